@@ -1,0 +1,1 @@
+"""Layers to an OCI image: assemble, describe. Pure."""

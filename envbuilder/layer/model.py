@@ -1,0 +1,42 @@
+"""LayerPlan, a recipe without bytes, and Layer, what it became."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from envbuilder.digest import Descriptor, Digest
+from envbuilder.layer.tree import Entry, Placed
+from envbuilder.lock.source import ArtifactSource
+
+
+class LayerPlan(Protocol):
+    """A recipe: cheap, hashable, no bytes yet. ``id`` is the layer's name in the lock."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def key(self) -> Digest:
+        """sha256 over artefact digests, options, writer and compressor with versions: same key, same bytes."""
+
+    def entries(self, artifacts: ArtifactSource) -> Iterator[Entry]:
+        """The tree of this layer, in any order; parent directories may be left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A built layer: its bytes are in a Target.
+
+    blob: ``tar+zstd`` with the annotations of its chunk index (oci/media_types.py).
+    tar_size: bytes of the uncompressed tar, padding included; a multiple of 4096.
+    placed: every path of the tar in tar order, for metadata that is made later.
+    """
+
+    id: str
+    blob: Descriptor
+    diff_id: Digest
+    plan_key: Digest
+    tar_size: int
+    placed: tuple[Placed, ...]

@@ -1,0 +1,110 @@
+"""Lock: the exact bytes an environment is made of, and the layer each of them goes to.
+
+Indexes and archives stand by role, never by host (decision 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from envbuilder.digest import Digest
+from envbuilder.oci.platform import Platform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """One wheel: ``file`` is its file name, ``index`` the role of the index that has it."""
+
+    name: str  # normalised, PEP 503
+    version: str
+    file: str
+    digest: Digest
+    size: int  # bytes
+    layer: str
+    index: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deb:
+    """One Debian package: ``file`` is its path below the root of the archive ``archive``.
+
+    archive: ``debian`` or ``debian-security``. source: the source package's name, without version.
+    """
+
+    name: str
+    version: str
+    architecture: str  # "amd64" or "all"
+    file: str
+    digest: Digest
+    size: int  # bytes
+    layer: str
+    source: str
+    archive: str = "debian"
+
+
+Artifact: TypeAlias = Wheel | Deb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """The Python of the image: Debian's, at ``/usr/bin/python<version>``."""
+
+    version: str  # "3.13"
+    tag: str  # "cp313": interpreter tag of wheels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaAxis:
+    """CUDA as locked: the toolkit that the wheels bring and the oldest driver that runs it."""
+
+    toolkit: str  # "13.2"
+    minimum_driver: str
+    accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """The environment that this one extends, by name and lock digest."""
+
+    name: str
+    lock_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedFile:
+    """A file of the project that goes into the image; ``source`` is relative to the environment's folder."""
+
+    source: str
+    path: str
+    mode: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lock:
+    """Everything an image is made of. ``codec.dump(lock)`` is one byte string; its sha256 names the lock.
+
+    layers: ids, base first: the parent's whole list, then ``<name>/...``, last ``<name>/top``,
+        the computed layer, which no artefact names.
+    wheels, debs: sorted by name; every ``layer`` is an id of ``layers``. With a parent they
+        hold its artefacts too: this is the full content of the image.
+    env: variables of the image. start: commands whose start-up is traced.
+    """
+
+    name: str
+    version: str
+    platform: Platform
+    spec_digest: Digest
+    python: Interpreter
+    suite: str  # Debian suite
+    glibc: str  # version of the locked libc6, "2.41": the highest manylinux that fits
+    layers: tuple[str, ...]
+    wheels: tuple[Wheel, ...]
+    debs: tuple[Deb, ...]
+    files: tuple[LockedFile, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    start: tuple[tuple[str, ...], ...] = ()
+    cuda: CudaAxis | None = None
+    parent: Parent | None = None

@@ -1,0 +1,1 @@
+"""Lazy root file systems: chunk store, ranged reads, FUSE, EROFS mounts, run."""

@@ -1,0 +1,1 @@
+"""OCI documents and names: parse and serialise, never any I/O."""

@@ -1,0 +1,46 @@
+"""Every media type and annotation key we read or write, in one place.
+
+The strings of the draft EROFS image spec may change: they are here with the commit
+they were taken from (erofs/erofs-image-spec spec.md 640fd6a5) and nowhere else.
+"""
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_EMPTY = "application/vnd.oci.empty.v1+json"
+OCI_LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
+OCI_LAYER_TAR_GZIP = OCI_LAYER_TAR + "+gzip"
+OCI_LAYER_TAR_ZSTD = OCI_LAYER_TAR + "+zstd"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+DOCKER_LAYER_TAR_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
+INDEXES = frozenset({OCI_INDEX, DOCKER_INDEX})
+#: What a client sends as ``Accept`` for manifests (registry.md 3: all four, always).
+MANIFEST_ACCEPT = (OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
+
+# Draft EROFS image spec, 640fd6a5.
+EROFS_LAYER = "application/vnd.erofs"
+EROFS_LAYER_ZSTD = "application/vnd.erofs+zstd"
+EROFS_CHUNK_INDEX = "application/vnd.erofs.chunk-index.v1"
+EROFS_OS_FEATURE = "erofs"
+EROFS_ROLE = "org.erofs.role"
+EROFS_ROLE_DEVICE = "device"
+EROFS_UNCOMPRESSED_DIGEST = "org.erofs.uncompressed-digest"
+#: ``offset-end`` (bytes, end exclusive) of a chunk index embedded as trailing zstd skippable frame, and its sha256.
+EROFS_CHUNK_INDEX_RANGE = "org.erofs.chunk-index.range"
+EROFS_CHUNK_INDEX_DIGEST = "org.erofs.chunk-index.digest"
+
+# OCI image-spec annotations.md.
+REF_NAME = "org.opencontainers.image.ref.name"
+TITLE = "org.opencontainers.image.title"
+VERSION = "org.opencontainers.image.version"
+
+# Ours, reverse DNS of no host: the project has none.
+PREFIX = "dev.envbuilder."
+LOCK_DIGEST = PREFIX + "lock-digest"
+SPEC_DIGEST = PREFIX + "spec-digest"
+LAYER_ID = PREFIX + "layer"
+PLAN_KEY = PREFIX + "plan-key"

@@ -1,0 +1,107 @@
+"""The only place where other programs are started (uv, apt, crun, mount helpers).
+
+Functions that need a program take a ``Runner``, so that a test can see and answer the call.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from envbuilder.errors import EnvbuilderError, HostError
+
+#: Bytes of stderr that an error shows: its tail is where tools say what went wrong.
+_STDERR_TAIL = 4000
+
+
+class ProgramMissing(HostError):
+    """A program that this step needs is not installed."""
+
+
+class ProgramFailed(EnvbuilderError):
+    """A program ended with a status that is not 0; fields: ``argv``, ``status``, ``stderr``."""
+
+    def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
+        tail = stderr[-_STDERR_TAIL:].strip()
+        super().__init__(f"{shlex.join(argv)}: exit status {status}" + (f"\n{tail}" if tail else ""))
+        self.argv, self.status, self.stderr = tuple(argv), status, stderr
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a program said: its exit status and both streams."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Runner(Protocol):
+    """Start a program, wait, and return what it said."""
+
+    def __call__(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: bytes = b"",
+        check: bool = True,
+        timeout_s: float | None = None,
+    ) -> Completed: ...
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    check: bool = True,
+    timeout_s: float | None = None,
+) -> Completed:
+    """Run ``argv`` without a shell; ``env`` replaces the whole environment when given.
+
+    Raises:
+        ProgramMissing: there is no such program.
+        ProgramFailed: with ``check``, the exit status is not 0; or ``timeout_s`` passed.
+    """
+    words = [os.fspath(word) for word in argv]
+    try:
+        done = subprocess.run(words, env=env, cwd=cwd, input=stdin, capture_output=True, check=False, timeout=timeout_s)
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"{words[0]}: not found", hint=f"Install {Path(words[0]).name}.") from error
+    except subprocess.TimeoutExpired as error:
+        raise ProgramFailed(words, -1, f"no answer within {timeout_s} s") from error
+    if check and done.returncode != 0:
+        raise ProgramFailed(words, done.returncode, done.stderr.decode(errors="replace"))
+    return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start ``argv`` and return at once; streams are file descriptors or None (inherited).
+
+    Raises:
+        ProgramMissing: there is no such program.
+    """
+    words = [os.fspath(word) for word in argv]
+    try:
+        return subprocess.Popen(
+            words, env=env, pass_fds=pass_fds, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=new_session
+        )
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"{words[0]}: not found", hint=f"Install {Path(words[0]).name}.") from error

@@ -1,0 +1,1 @@
+"""A trusted registry client: transport, auth, verified pull and push."""

@@ -1,0 +1,1 @@
+"""A job request to a pinned image and a start plan."""

@@ -1,0 +1,1 @@
+"""Declarations to EnvSpec: pure, every problem of a file at once."""

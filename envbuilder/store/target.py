@@ -1,0 +1,72 @@
+"""Target: a place that holds content by digest and names some of it by tag.
+
+Implementers: ``MemoryTarget``, ``LayoutTarget`` (the embedded default), ``ArchiveTarget``,
+``RegistryTarget``. Each is held to ``envbuilder.testing.checks.check_target``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import BinaryIO, Protocol, runtime_checkable
+
+from envbuilder.digest import Descriptor
+from envbuilder.errors import EnvbuilderError
+
+#: Opens the same bytes anew at each call: a body must be re-openable (token refresh, retry, fallback).
+Opener = Callable[[], BinaryIO]
+
+
+class NotFound(EnvbuilderError):
+    """A target does not hold what was asked for; asking again gives the same answer."""
+
+    exit_code = 4
+
+
+@runtime_checkable
+class Target(Protocol):
+    """Content by digest, tags on some of it. Every method may block; all are thread-safe.
+
+    ``name`` says which target this is, for messages (``oci:DIR``, ``host/repository``).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def has(self, what: Descriptor) -> bool:
+        """Whether the content is here, whole and verified when it was stored."""
+
+    def fetch(self, what: Descriptor) -> BinaryIO:
+        """A stream that ends with an error unless it is exactly ``what``; the caller closes it.
+
+        Raises:
+            NotFound: it is not here. DigestMismatch: from ``read``.
+        """
+
+    def push(self, what: Descriptor, content: Opener) -> None:
+        """Store content; a no-op when it is here already. Nothing is left behind on failure.
+
+        Raises:
+            DigestMismatch: the content is not ``what``.
+        """
+
+    def lookup(self, tag: str) -> Descriptor:
+        """What ``tag`` names; a digest in place of a tag gives the manifest of that digest.
+
+        Raises:
+            NotFound: no such tag.
+        """
+
+    def tag(self, what: Descriptor, tag: str) -> None:
+        """Let ``tag`` name the manifest ``what``, which is here already."""
+
+
+@runtime_checkable
+class RangeTarget(Target, Protocol):
+    """A target that can give a part of some content."""
+
+    def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
+        """Bytes ``offset`` to ``offset + size`` of ``what``, unverified: the chunk index checks them.
+
+        Raises:
+            NotFound: it is not here. ShortRange: fewer bytes came.
+        """

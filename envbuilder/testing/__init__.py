@@ -1,0 +1,1 @@
+"""Shipped helpers for tests: contract checks, a registry that misbehaves, tiny artefacts."""
