@@ -1,0 +1,84 @@
+# Two commands do all the set-up on a fresh Debian 12 or 13 machine: make demo, make test.
+PYTHON ?= python3
+ENV ?= hello
+VENV := .venv
+BIN := $(VENV)/bin
+REGISTRY ?=
+PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# A Python newer than any we locked for takes the newest lock.
+REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test test-fast compat locks locks-check images repro golden demo registry registry-stop bench requirements clean
+
+help: ## list targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: $(wildcard requirements/dev-*.txt) pyproject.toml
+	@tools/install-system-packages setup
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --require-hashes -r $(REQUIREMENTS)
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.ready ## make .venv with the pinned tools and the envbuilder command
+
+check: setup ## ruff format --check, ruff check, mypy --strict, architecture test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_architecture.py
+
+test-fast: setup ## unit + contract + property + golden: under a minute
+	$(BIN)/pytest -q -m "not slow and not network" tests/unit tests/contract tests/property tests/golden tests/test_architecture.py tests/test_docs.py
+
+test: setup check ## everything but compat; every tool is required
+	@tools/install-system-packages demo test
+	ENVBUILDER_REQUIRE=all $(BIN)/pytest -q --ignore=tests/compat
+
+compat: setup ## other people's tools read what we write, and we read theirs
+	@tools/install-system-packages test compat
+	@tools/install-go-tools
+	ENVBUILDER_REQUIRE=all $(BIN)/pytest -q tests/compat
+
+ENVIRONMENTS = $(notdir $(patsubst %/,%,$(dir $(wildcard images/*/env.toml))))
+
+locks: setup ## images/*/env.toml to lockfiles/
+	@tools/install-system-packages demo
+	$(BIN)/envbuilder lock $(ENVIRONMENTS)
+
+locks-check: setup ## fail when any lock is stale (offline)
+	$(BIN)/envbuilder lock --frozen $(ENVIRONMENTS)
+
+images: setup ## build every image into the store
+	@tools/install-system-packages demo
+	$(BIN)/envbuilder build $(ENVIRONMENTS)
+
+repro: setup ## build ENV twice: other directory, umask, uid, TZ, locale; compare digests
+	@tools/install-system-packages demo
+	tools/repro $(ENV)
+
+golden: setup ## rewrite golden files; review the diff by hand
+	ENVBUILDER_GOLDEN=write $(BIN)/pytest -q tests/golden
+
+demo: setup ## the main job end to end; ENV=ai for the big one, REGISTRY=host:port to push
+	@tools/install-system-packages demo
+	$(BIN)/python tools/demo.py $(ENV) $(if $(REGISTRY),--registry $(REGISTRY))
+
+registry: ## start Debian's docker-registry on localhost:5000 (data below .cache/registry)
+	@tools/install-system-packages test
+	tools/registry start
+
+registry-stop: ## stop it
+	tools/registry stop
+
+bench: setup ## run the scenarios of bench/; one JSON line each into bench/results/
+	@tools/install-system-packages demo test compat bench
+	@tools/install-go-tools
+	$(BIN)/python bench/run.py $(SCENARIO)
+
+requirements: ## hash-lock the development tools for PYTHON (pip-tools)
+	tools/compile-requirements $(PYTHON) --upgrade
+
+clean: ## remove what make made here (not the store)
+	rm -rf $(VENV) .cache out .pytest_cache .mypy_cache .ruff_cache .hypothesis

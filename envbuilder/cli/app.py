@@ -1,0 +1,86 @@
+"""What every verb shares: the options, the settings, and how a Result is shown."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from envbuilder.cli.output import Output, Result
+from envbuilder.cli.settings import Settings, load_settings
+from envbuilder.errors import SpecError
+from envbuilder.spec.project import find_project
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class NoProject(SpecError):
+    """An environment was named, but there is no project here."""
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """One call of the command: its settings and its output. ``project`` is None outside a project."""
+
+    settings: Settings
+    output: Output
+    project: Path | None
+
+    def need_project(self) -> Path:
+        """The project's folder.
+
+        Raises:
+            NoProject: there is none.
+        """
+        if self.project is None:
+            raise NoProject(
+                f"project: want a folder with images/ at or above {Path.cwd()}, got none",
+                hint="Go to the project's folder, or name it with --project DIR.",
+            )
+        return self.project
+
+    @property
+    def store_directory(self) -> Path:
+        return Path(self.settings.get("store"))
+
+    @property
+    def cache_directory(self) -> Path:
+        return Path(self.settings.get("cache"))
+
+    @property
+    def state_directory(self) -> Path:
+        return Path(self.settings.get("state"))
+
+
+def common(verb: Callable[..., Result]) -> Callable[..., int]:
+    """Give ``verb`` the options that every verb has, an App as first argument, and print its Result."""
+
+    @click.option("--project", type=click.Path(path_type=Path), metavar="DIR", help="Folder with images/ (default: found upwards).")
+    @click.option("--store", metavar="DIR", help="Image store, an OCI image layout.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+    @click.option("--quiet", is_flag=True, help="Print nothing but the result and errors.")
+    @click.option("--debug", is_flag=True, help="Log every request and program; secrets are redacted.")
+    @functools.wraps(verb)
+    def wrapped(
+        project: Path | None, store: str | None, as_json: bool, quiet: bool, debug: bool, **arguments: Any  # noqa: FBT001  click passes by name
+    ) -> int:
+        if debug:
+            logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s")
+        where = find_project(Path.cwd()) if project is None else project.resolve()
+        if project is not None and not (project / "images").is_dir():
+            raise NoProject(f"--project: want a folder with images/, got {project}")
+        flags = {"store": store} if store else {}
+        settings = load_settings(project=where, environ=os.environ, flags=flags, uid=os.geteuid())
+        app = App(settings, Output(as_json=as_json, quiet=quiet, debug=debug), where)
+        result = verb(app, **arguments)
+        app.output.result(result)
+        return result.exit_code
+
+    return wrapped

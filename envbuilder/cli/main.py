@@ -1,0 +1,83 @@
+"""The ``envbuilder`` command: verbs by name, errors by family, nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from envbuilder import __version__
+from envbuilder.errors import EnvbuilderError
+
+#: Verb -> what it does, in the order of the data flow; each lives in the module of its name.
+VERBS = {
+    "lock": "Choose versions: write the lock of an environment if it changes.",
+    "build": "Make the layers and the image of an environment in the store.",
+    "push": "Copy an image to a registry, a layout or an archive; only missing blobs move.",
+    "pull": "Copy an image from a registry into the store or elsewhere.",
+    "resolve": "Give the immutable digest and the start plan of a reference.",
+    "mount": "Mount an image lazily: the root file system is there before it is downloaded.",
+    "unmount": "Take a mount away.",
+    "run": "Start a command in an image, lazily.",
+    "inspect": "Say what is in an image or a lock.",
+    "doctor": "Say what this host can do, and why.",
+}
+#: Exit status of a command line that is wrong; the same as of a file that is wrong (SpecError).
+_USAGE = 2
+#: Exit status after Ctrl-C: 128 + SIGINT.
+_INTERRUPTED = 130
+
+
+class _Verbs(click.Group):
+    """Verbs that are imported when they are called: ``--help`` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
+        if cmd_name not in VERBS:
+            return None
+        command: Any = importlib.import_module(f"envbuilder.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  click's signature
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog='Shell completion: eval "$(_ENVBUILDER_COMPLETE=bash_source envbuilder)"; zsh_source and fish_source likewise.',
+)
+@click.version_option(__version__, prog_name="envbuilder")
+def cli() -> None:
+    """Locked, reproducible, lazily started environments for GPU jobs."""
+
+
+def main() -> None:
+    """Run the command line and exit: 0, the family's code (errors.py), or the started command's own."""
+    debug = "--debug" in sys.argv
+    try:
+        status = cli.main(prog_name="envbuilder", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(_USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our stdout went away (head): not an error of ours.
+        sys.stderr.close()
+        sys.exit(0)
+    except EnvbuilderError as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"error: {error}", err=True)
+        if error.hint:
+            click.echo(f"\nhint: {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    sys.exit(status if isinstance(status, int) else 0)

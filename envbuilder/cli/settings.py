@@ -1,0 +1,137 @@
+"""Configuration: ``envbuilder.toml`` of the project, the user's file, ``ENVBUILDER_*``, flags.
+
+Later ones win; ``doctor`` prints which one did. Keys are flat, ``section.name`` in TOML tables:
+``store`` is ``ENVBUILDER_STORE``, ``mirrors.debian`` is ``ENVBUILDER_MIRRORS_DEBIAN``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.errors import SpecErrors
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Key -> what it is. ``*`` stands for a role or a host.
+KEYS = {
+    "store": "image store: an OCI image layout",
+    "cache": "verified wheels and debs",
+    "state": "what is mounted, and the chunks fetched so far",
+    "mount.mode": "auto, erofs, loop or unpack",
+    "mount.wait-limit-s": "seconds that a read waits for a registry that is away",
+    "run.runtime": "auto, crun, runc or a path",
+    "registries.insecure": "hosts that may be spoken to in plain HTTP, comma separated",
+    "indexes.*": "Python index of a role",
+    "mirrors.*": "Debian archive of a role: debian, debian-security",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting by key; what is absent has no value anywhere."""
+
+    by_key: Mapping[str, Setting]
+
+    def get(self, key: str, default: str = "") -> str:
+        """The value of ``key``, or ``default``."""
+        setting = self.by_key.get(key)
+        return setting.value if setting else default
+
+    def section(self, name: str) -> dict[str, str]:
+        """``section("mirrors")``: role -> value."""
+        prefix = name + "."
+        return {key[len(prefix) :]: setting.value for key, setting in self.by_key.items() if key.startswith(prefix)}
+
+
+def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Mapping[str, str], uid: int) -> Settings:
+    """All settings, the built-in defaults included.
+
+    Raises:
+        SpecErrors: a file is not TOML, or names an unknown key; all its problems at once.
+    """
+    home = Path(environ.get("HOME", "/"))
+    data = Path("/var/lib") if uid == 0 else Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
+    cache = Path("/var/cache") if uid == 0 else Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    state = Path("/run") if uid == 0 else Path(environ.get("XDG_RUNTIME_DIR") or home / ".local/state")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "envbuilder" / "config.toml"
+    layers = [
+        ("default", {
+            "store": str(data / "envbuilder"),
+            "cache": str(cache / "envbuilder"),
+            "state": str(state / "envbuilder"),
+            "mount.mode": "auto",
+            "mount.wait-limit-s": "300",
+            "run.runtime": "auto",
+        }),
+        *([(str(project / "envbuilder.toml"), _file(project / "envbuilder.toml"))] if project else []),
+        (str(config), _file(config)),
+        ("environment", _variables(environ)),
+        ("flag", dict(flags)),
+    ]
+    merged: dict[str, Setting] = {}
+    for source, values in layers:
+        merged.update({key: Setting(value, source) for key, value in values.items()})
+    return Settings(merged)
+
+
+def _file(file: Path) -> dict[str, str]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecErrors(str(file), [str(error)]) from error
+    values: dict[str, str] = {}
+    problems: list[str] = []
+    for key, value in _flatten(document):
+        if not _known(key):
+            near = difflib.get_close_matches(key, KEYS, 1)
+            problems.append(f"{key}: unknown setting" + (f"; did you mean {near[0]}?" if near else ""))
+        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+            values[key] = ",".join(value)
+        elif isinstance(value, str | int) and not isinstance(value, bool):
+            values[key] = str(value)
+        else:
+            problems.append(f"{key}: want a string, got {type(value).__name__}")
+    if problems:
+        raise SpecErrors(str(file), problems, hint="See docs/configuration.md for the settings.")
+    return values
+
+
+def _flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = []
+    for key, value in table.items():
+        pairs += _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return pairs
+
+
+def _known(key: str) -> bool:
+    return key in KEYS or f"{key.partition('.')[0]}.*" in KEYS
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    fixed = {"ENVBUILDER_" + key.upper().replace(".", "_").replace("-", "_"): key for key in KEYS if "*" not in key}
+    for name, value in environ.items():
+        if name in fixed:
+            values[fixed[name]] = value
+        for section in ("indexes", "mirrors"):
+            prefix = f"ENVBUILDER_{section.upper()}_"
+            if name.startswith(prefix):
+                values[f"{section}.{name[len(prefix) :].lower().replace('_', '-')}"] = value
+    return values
