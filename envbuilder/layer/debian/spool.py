@@ -1,0 +1,58 @@
+"""Spool: file data that comes once, as a stream, and must be opened again later."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from envbuilder.digest import BLOCK_SIZE, Readable
+
+
+class Spool:
+    """One anonymous file of unpacked data: no name on disk, gone with its last reader.
+
+    Threading: ``add`` from one thread; opened regions are read with ``pread``, from any.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._file = tempfile.TemporaryFile(dir=directory, prefix="envbuilder-")  # noqa: SIM115  lives as long as its readers
+        self._size = 0
+
+    def add(self, data: Readable) -> Callable[[], BinaryIO]:
+        """Keep ``data`` to its end; the result opens it, as ``Entry.open`` wants."""
+        offset = self._size
+        while block := data.read(BLOCK_SIZE):
+            self._file.write(block)
+            self._size += len(block)
+        size = self._size - offset
+
+        def opener() -> BinaryIO:
+            self._file.flush()
+            return io.BufferedReader(_Region(self, offset, size))
+
+        return opener
+
+    def fileno(self) -> int:
+        """The descriptor of the anonymous file."""
+        return self._file.fileno()
+
+
+class _Region(io.RawIOBase):
+    """``size`` bytes at ``offset`` of a spool, which it keeps alive."""
+
+    def __init__(self, spool: Spool, offset: int, size: int) -> None:
+        super().__init__()
+        self._spool, self._at, self._end = spool, offset, offset + size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")[: self._end - self._at]
+        got = os.preadv(self._spool.fileno(), [view], self._at) if view else 0
+        self._at += got
+        return got
