@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from envbuilder.errors import IntegrityError
 
@@ -156,6 +156,11 @@ class VerifyingReader(io.RawIOBase):
         self._held = b""
         self._done = False
 
+    @property
+    def promise(self) -> tuple[Digest, int]:
+        """What the bytes will be, once they are all read."""
+        return self._digest, self._size
+
     def readable(self) -> bool:
         return True
 
@@ -204,6 +209,13 @@ class VerifyingReader(io.RawIOBase):
         if not self.closed:
             self._inner.close()
         super().close()
+
+
+def verifying(inner: BinaryIO, what: Descriptor, *, source: str) -> BinaryIO:
+    """``inner`` verified against ``what``; a stream that promises just that is not hashed twice."""
+    if isinstance(inner, VerifyingReader) and inner.promise == (what.digest, what.size):
+        return inner
+    return cast("BinaryIO", VerifyingReader(inner, what.digest, what.size, source=source))
 
 
 def canonical_json(value: object) -> bytes:

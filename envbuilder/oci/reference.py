@@ -110,6 +110,17 @@ def parse_reference(text: str) -> Reference:
     return _registry(text)
 
 
+def check_tag(tag: str) -> str:
+    """``tag`` if the distribution-spec allows it.
+
+    Raises:
+        InvalidReference: it does not.
+    """
+    if not _TAG.match(tag):
+        raise InvalidReference(f"reference: not a tag: {tag[:140]!r}")
+    return tag
+
+
 def _path_and_tag(text: str, rest: str) -> tuple[str, str]:
     path, tag = rest, ""
     head, at, digest = rest.rpartition(":sha256:")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from envbuilder.digest import Descriptor
-from envbuilder.errors import EnvbuilderError
+from envbuilder.errors import EnvbuilderError, UnavailableError
 
 #: Opens the same bytes anew at each call: a body must be re-openable (token refresh, retry, fallback).
 Opener = Callable[[], BinaryIO]
@@ -20,6 +20,10 @@ class NotFound(EnvbuilderError):
     """A target does not hold what was asked for; asking again gives the same answer."""
 
     exit_code = 4
+
+
+class ShortRange(UnavailableError):
+    """A target gave fewer bytes of a range than were asked for, or the range ends behind the content."""
 
 
 @runtime_checkable

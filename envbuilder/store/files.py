@@ -1,0 +1,214 @@
+"""Files that appear whole or not at all, whoever is killed and whatever disk fills up.
+
+A writer holds an flock on its temporary file for as long as it lives. So a leftover is a
+temporary file whose lock is free: no age to guess, and process ids of other containers
+don't mislead us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+from envbuilder.digest import Descriptor, Digest, DigestMismatch
+from envbuilder.errors import HostError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class DiskFull(HostError):
+    """The file system of a store has no room, or the user's quota is used up."""
+
+
+class NotWritable(HostError):
+    """The store is on a read-only file system, or belongs to another user."""
+
+
+class StorageFailed(HostError):
+    """The file system of a store gave an error that we cannot explain further."""
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError about ``path`` into the HostError that says what to do.
+
+    Raises:
+        DiskFull, NotWritable, StorageFailed: in place of the OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = f"{path}: {error.strerror or error}"
+        if error.errno in _FULL:
+            raise DiskFull(text, hint=f"Free space on the file system of {path}, or use another store.") from error
+        if error.errno in _REFUSED:
+            raise NotWritable(text, hint=f"Make {path} writable, or use another store.") from error
+        raise StorageFailed(text, hint=f"Look into the state of the file system of {path}.") from error
+
+
+@final
+class PendingFile:
+    """A file being written in ``incoming``; ``publish`` lets it appear, ``discard`` undoes it.
+
+    Not thread-safe. A context manager: leaving it discards what was not published.
+    """
+
+    def __init__(self, incoming: Path) -> None:
+        self._incoming = incoming
+        self._fd = -1
+        with disk_errors(incoming):
+            while self._fd < 0:
+                self._path = incoming / secrets.token_hex(16)
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                # Between open and flock a cleaner may have taken the file for a leftover: then it has no name.
+                if os.fstat(fd).st_nlink:
+                    self._fd = fd
+                else:
+                    os.close(fd)
+
+    @property
+    def fileno(self) -> int:
+        """The descriptor, open for reading and writing."""
+        return self._fd
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append all of ``data``; its length."""
+        rest = memoryview(data).cast("B")
+        with disk_errors(self._incoming):
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        return len(data)
+
+    def publish(self, path: Path) -> None:
+        """Let the file appear as ``path``, on disk for good; a file of that name is replaced."""
+        with disk_errors(path):
+            os.fsync(self._fd)
+            self._path.rename(path)
+            sync_directory(path.parent)
+        self._close()
+
+    def discard(self) -> None:
+        """Forget the file; a no-op once it is published or discarded."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def __enter__(self) -> PendingFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+
+@final
+class BlobWriter:
+    """Content of a digest yet unknown, streamed into a store: ``write``, then ``commit`` or ``abort``.
+
+    A context manager: leaving it aborts what was not committed. Not thread-safe.
+    """
+
+    def __init__(self, pending: PendingFile, blobs: Path, source: str) -> None:
+        self._pending, self._blobs, self._source = pending, blobs, source
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the bytes written so far."""
+        return Digest("sha256:" + self._hash.copy().hexdigest())
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append all of ``data``; its length.
+
+        Raises:
+            DiskFull, StorageFailed: nothing stays behind after ``abort``.
+        """
+        self._hash.update(data)
+        count = self._pending.write(data)
+        self._size += count
+        return count
+
+    def commit(self, what: Descriptor) -> None:
+        """Store what was written, as ``what``.
+
+        Raises:
+            DigestMismatch: it is not ``what``; nothing is stored.
+        """
+        if (self.size, self.digest) != (what.size, what.digest):
+            self.abort()
+            raise DigestMismatch(self._source, what.digest, what.size, self.digest, self.size)
+        self._pending.publish(self._blobs / what.digest.hex)
+
+    def abort(self) -> None:
+        """Drop what was written; a no-op after ``commit``."""
+        self._pending.discard()
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+
+def write_whole(incoming: Path, path: Path, data: bytes) -> None:
+    """Let ``path`` hold ``data``, at once and for good; ``incoming`` is on the same file system."""
+    with PendingFile(incoming) as pending:
+        pending.write(data)
+        pending.publish(path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in ``directory`` on disk, so that a rename outlives a power cut."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_leftovers(incoming: Path) -> int:
+    """Remove what killed writers left in ``incoming``; how many files. Living writers keep theirs."""
+    removed = 0
+    with contextlib.suppress(OSError):  # a read-only store has none that we could remove
+        for path in incoming.iterdir():
+            with contextlib.suppress(OSError):
+                fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                    removed += 1
+                finally:
+                    os.close(fd)
+    return removed
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path) -> Iterator[None]:
+    """Hold ``lock`` against other threads and processes; freed when the holder dies."""
+    with disk_errors(lock):
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with disk_errors(lock):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

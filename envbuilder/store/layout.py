@@ -1,0 +1,292 @@
+"""LayoutTarget: an OCI image layout directory, the store that envbuilder brings along.
+
+Source: OCI image-spec 1.1 image-layout.md. Tags are ``org.opencontainers.image.ref.name``
+annotations in index.json, as skopeo and umoci write them. Beside the layout's own files
+there is one directory, ``envbuilder/``, that other tools ignore: what is being written
+(``incoming/``), the lock of index.json, and our records.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, parse_json_object, verifying
+from envbuilder.errors import SpecError
+from envbuilder.oci import media_types
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
+from envbuilder.oci.reference import check_tag
+from envbuilder.store.files import (
+    BlobWriter,
+    PendingFile,
+    disk_errors,
+    exclusive,
+    remove_leftovers,
+    write_whole,
+)
+from envbuilder.store.records import RecordStore
+from envbuilder.store.target import NotFound, Opener, ShortRange
+
+LAYOUT_FILE = "oci-layout"
+INDEX_FILE = "index.json"
+LAYOUT_BYTES = b'{"imageLayoutVersion":"1.0.0"}'
+#: Bytes an index.json may have: every tag of a store costs some 250.
+MAX_INDEX_SIZE = 64 << 20
+#: What a creation that was killed may have left: such a directory may become a layout again.
+_OWN_NAMES = {LAYOUT_FILE, INDEX_FILE, "blobs", "envbuilder"}
+
+
+class NotALayout(SpecError):
+    """A directory or archive that should be an OCI image layout is not."""
+
+
+class LayoutTarget:
+    """The image layout in ``directory``; a Target and a RangeTarget. Safe across threads and processes.
+
+    With ``create`` the directory and the layout are made when missing. Opening removes what
+    killed writers left.
+
+    Raises:
+        NotALayout: there is none and ``create`` is False, or the directory holds other things.
+        HostError: the disk is full or read-only.
+    """
+
+    def __init__(self, directory: Path, *, create: bool = False) -> None:
+        self._directory = directory.absolute()
+        self._blobs = self._directory / "blobs" / "sha256"
+        self._own = self._directory / "envbuilder"
+        self._incoming = self._own / "incoming"
+        self._records = RecordStore(self._own / "records")
+        if create and not (directory / LAYOUT_FILE).exists():
+            self._create()
+        self._check()
+        remove_leftovers(self._incoming)
+
+    @property
+    def name(self) -> str:
+        return f"oci:{self._directory}"
+
+    @property
+    def directory(self) -> Path:
+        """Where the layout is, absolute."""
+        return self._directory
+
+    def has(self, what: Descriptor) -> bool:
+        try:
+            found = self._file(what.digest).stat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == what.size
+
+    def fetch(self, what: Descriptor) -> BinaryIO:
+        inner = os.fdopen(self._open(what.digest), "rb", buffering=0)
+        return verifying(inner, what, source=f"{self.name}: {what.digest}")
+
+    def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
+        fd = self._open(what.digest)
+        try:
+            with disk_errors(self._file(what.digest)):
+                data = os.pread(fd, size, offset)
+        finally:
+            os.close(fd)
+        if len(data) != size:
+            raise ShortRange(f"{self.name}: {what.digest}: want {size} bytes at {offset}, got {len(data)}")
+        return data
+
+    def file_of(self, what: Descriptor) -> Path:
+        """The file that holds ``what``: whole, verified when it was stored, never to be changed.
+
+        Raises:
+            NotFound: it is not here.
+        """
+        if not self.has(what):
+            raise NotFound(f"{self.name}: no {what.digest} of {what.size} bytes")
+        return self._file(what.digest)
+
+    def push(self, what: Descriptor, content: Opener) -> None:
+        if self.has(what):
+            return
+        with content() as stream, self.begin() as writer:
+            # One byte past the promised size: enough to tell "too long" from "right", and no more.
+            while block := stream.read(min(BLOCK_SIZE, what.size + 1 - writer.size)):
+                writer.write(block)
+                if writer.size > what.size:
+                    break
+            writer.commit(what)
+
+    def begin(self) -> BlobWriter:
+        """A writer for content whose digest is not known yet; nothing is visible before its ``commit``."""
+        return BlobWriter(self._pending(), self._blobs, self.name)
+
+    @property
+    def records(self) -> RecordStore:
+        """What was learned about the content of this layout, beside it."""
+        return self._records
+
+    def lookup(self, tag: str) -> Descriptor:
+        """What ``tag`` names: a tag, a digest, or "" for the only image of the layout.
+
+        Raises:
+            NotFound: no such tag; or "" and there are none or several images.
+        """
+        if tag.startswith("sha256:"):
+            return self._manifest(Digest.parse(tag))
+        entries = self._entries()
+        if not tag:
+            images = {entry.digest: entry for entry in entries}
+            if len(images) == 1:
+                return _plain(next(iter(images.values())))
+        for entry in entries:
+            if tag and entry.annotations.get(media_types.REF_NAME) == tag:
+                return _plain(entry)
+        names = ", ".join(sorted(self.tags())) or "none"
+        wanted = f"tag {tag!r}" if tag else "single image"
+        raise NotFound(f"{self.name}: want a {wanted}, got tags: {names[:500]}", hint="Name one of the tags.")
+
+    def tag(self, what: Descriptor, tag: str) -> None:
+        check_tag(tag)
+        if not self.has(what):
+            raise NotFound(f"{self.name}: no {what.digest} to tag as {tag}")
+        named = replace(what, annotations={**what.annotations, media_types.REF_NAME: tag})
+        with exclusive(self._lock()):
+            kept = [entry for entry in self._entries() if entry.annotations.get(media_types.REF_NAME) != tag]
+            self._write_index([*kept, named])
+
+    def untag(self, tag: str) -> None:
+        """Let ``tag`` name nothing; a no-op when it does not. The content stays."""
+        with exclusive(self._lock()):
+            entries = self._entries()
+            kept = [entry for entry in entries if entry.annotations.get(media_types.REF_NAME) != tag]
+            if len(kept) < len(entries):
+                self._write_index(kept)
+
+    def tags(self) -> Mapping[str, Descriptor]:
+        """Every tag and what it names."""
+        return {
+            entry.annotations[media_types.REF_NAME]: _plain(entry)
+            for entry in self._entries()
+            if media_types.REF_NAME in entry.annotations
+        }
+
+    def _create(self) -> None:
+        with disk_errors(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if strange := sorted({path.name for path in self._directory.iterdir()} - _OWN_NAMES):
+                raise NotALayout(
+                    f"{self.name}: want an image layout or an empty directory, got one that holds {strange[0]!r}",
+                    hint="Name another directory.",
+                )
+            self._blobs.mkdir(parents=True, exist_ok=True)
+        with exclusive(self._lock()):
+            if not (self._directory / INDEX_FILE).exists():
+                self._write_index([])
+            # Last: a directory without this file is no layout yet, whenever we are killed.
+            write_whole(self._incoming, self._directory / LAYOUT_FILE, LAYOUT_BYTES)
+
+    def _check(self) -> None:
+        try:
+            with (self._directory / LAYOUT_FILE).open("rb") as file:
+                check_layout_file(file.read(BLOCK_SIZE), source=self.name)
+        except OSError as error:
+            raise NotALayout(
+                f"{self.name}: want an OCI image layout, got none: {error.strerror}",
+                hint="Name a directory with an oci-layout file in it.",
+            ) from error
+
+    def _file(self, digest: Digest) -> Path:
+        return self._blobs / digest.hex
+
+    def _open(self, digest: Digest) -> int:
+        path = self._file(digest)
+        try:
+            # O_NONBLOCK: a FIFO in a layout that someone sent us must not hang the open.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise NotFound(f"{self.name}: no {digest}") from error
+        except OSError:
+            with disk_errors(path):
+                raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NotFound(f"{self.name}: {digest} is not a file")
+        return fd
+
+    def _manifest(self, digest: Digest) -> Descriptor:
+        entries = self._entries()
+        for entry in entries:
+            if entry.digest == digest:
+                return _plain(entry)
+        try:
+            size = self._file(digest).stat().st_size
+        except OSError as error:
+            raise NotFound(f"{self.name}: no manifest {digest}") from error
+        if size > MAX_MANIFEST_SIZE:
+            raise NotFound(f"{self.name}: {digest} has {size} bytes: a layer, not a manifest")
+        what = Descriptor(media_type=media_types.OCI_MANIFEST, digest=digest, size=size)
+        with self.fetch(what) as stream:
+            document = parse_document(stream.read(), source=f"{self.name}: {digest}")
+        return replace(what, media_type=document.media_type)
+
+    def _entries(self) -> tuple[Descriptor, ...]:
+        path = self._directory / INDEX_FILE
+        with disk_errors(path), path.open("rb") as file:
+            data = file.read(MAX_INDEX_SIZE + 1)
+        return parse_layout_index(data, source=self.name)
+
+    def _write_index(self, entries: list[Descriptor]) -> None:
+        write_whole(self._incoming_made(), self._directory / INDEX_FILE, layout_index(entries))
+
+    def _pending(self) -> PendingFile:
+        return PendingFile(self._incoming_made())
+
+    def _incoming_made(self) -> Path:
+        with disk_errors(self._directory):
+            self._blobs.mkdir(parents=True, exist_ok=True)
+            self._incoming.mkdir(parents=True, exist_ok=True)
+        return self._incoming
+
+    def _lock(self) -> Path:
+        self._incoming_made()
+        return self._own / "index.lock"
+
+
+def _plain(entry: Descriptor) -> Descriptor:
+    """``entry`` without its tag: a tag belongs to the layout, not to what it names."""
+    annotations = {name: text for name, text in entry.annotations.items() if name != media_types.REF_NAME}
+    return replace(entry, annotations=annotations)
+
+
+def check_layout_file(data: bytes, *, source: str) -> None:
+    """Check the bytes of an ``oci-layout`` file.
+
+    Raises:
+        NotALayout: another version than 1.0.0, or no JSON.
+    """
+    version = parse_json_object(data, source=f"{source}: {LAYOUT_FILE}").get("imageLayoutVersion")
+    if version != "1.0.0":
+        raise NotALayout(f"{source}: want imageLayoutVersion 1.0.0, got {str(version)[:100]!r}")
+
+
+def layout_index(entries: list[Descriptor]) -> bytes:
+    """The bytes of an ``index.json``."""
+    value: dict[str, Any] = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX}
+    return canonical_json({**value, "manifests": [entry.to_json() for entry in entries]})
+
+
+def parse_layout_index(data: bytes, *, source: str) -> tuple[Descriptor, ...]:
+    """What an ``index.json`` lists.
+
+    Raises:
+        InvalidJson, InvalidDigest, NotALayout: it is none.
+    """
+    if len(data) > MAX_INDEX_SIZE:
+        raise NotALayout(f"{source}: {INDEX_FILE}: want at most {MAX_INDEX_SIZE} bytes")
+    value = parse_json_object(data, source=f"{source}: {INDEX_FILE}")
+    manifests = value.get("manifests")
+    if not isinstance(manifests, list):
+        raise NotALayout(f"{source}: {INDEX_FILE}: manifests: want a list")
+    return tuple(Descriptor.from_json(item) for item in manifests)
