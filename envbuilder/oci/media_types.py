@@ -29,7 +29,8 @@ EROFS_OS_FEATURE = "erofs"
 EROFS_ROLE = "org.erofs.role"
 EROFS_ROLE_DEVICE = "device"
 EROFS_UNCOMPRESSED_DIGEST = "org.erofs.uncompressed-digest"
-#: ``offset-end`` (bytes, end exclusive) of a chunk index embedded as trailing zstd skippable frame, and its sha256.
+#: ``offset:end`` (bytes of the blob, end exclusive) of the trailing zstd skippable frame that holds the chunk index,
+#: and the sha256 of what is in it.
 EROFS_CHUNK_INDEX_RANGE = "org.erofs.chunk-index.range"
 EROFS_CHUNK_INDEX_DIGEST = "org.erofs.chunk-index.digest"
 
