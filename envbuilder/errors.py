@@ -8,6 +8,7 @@ got; it never holds a secret.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class EnvbuilderError(Exception):
@@ -23,6 +24,16 @@ class EnvbuilderError(Exception):
         super().__init__(message)
         if hint:
             self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Leaves have constructors of their own; an error must cross from a build process to its parent all the same.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[EnvbuilderError], args: tuple[Any, ...], fields: dict[str, Any]) -> EnvbuilderError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class SpecError(EnvbuilderError):

@@ -15,14 +15,9 @@ import click
 
 from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
-from envbuilder.errors import SpecError
-from envbuilder.spec.project import find_project
+from envbuilder.spec.project import NoProject, find_project
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-class NoProject(SpecError):
-    """An environment was named, but there is no project here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +32,9 @@ class App:
         """The project's folder.
 
         Raises:
-            NoProject: there is none.
+            NoProject: there is none here.
         """
-        if self.project is None:
-            raise NoProject(
-                f"project: want a folder with images/ at or above {Path.cwd()}, got none",
-                hint="Go to the project's folder, or name it with --project DIR.",
-            )
-        return self.project
+        return self.project or find_project(Path.cwd())
 
     @property
     def store_directory(self) -> Path:
@@ -62,20 +52,30 @@ class App:
 def common(verb: Callable[..., Result]) -> Callable[..., int]:
     """Give ``verb`` the options that every verb has, an App as first argument, and print its Result."""
 
-    @click.option("--project", type=click.Path(path_type=Path), metavar="DIR", help="Folder with images/ (default: found upwards).")
+    @click.option(
+        "--project",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder with images/ (default: found upwards).",
+    )
     @click.option("--store", metavar="DIR", help="Image store, an OCI image layout.")
     @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
     @click.option("--quiet", is_flag=True, help="Print nothing but the result and errors.")
     @click.option("--debug", is_flag=True, help="Log every request and program; secrets are redacted.")
     @functools.wraps(verb)
     def wrapped(
-        project: Path | None, store: str | None, as_json: bool, quiet: bool, debug: bool, **arguments: Any  # noqa: FBT001  click passes by name
+        project: Path | None,
+        store: str | None,
+        as_json: bool,
+        quiet: bool,
+        debug: bool,
+        **arguments: Any,
     ) -> int:
         if debug:
-            logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s")
-        where = find_project(Path.cwd()) if project is None else project.resolve()
-        if project is not None and not (project / "images").is_dir():
-            raise NoProject(f"--project: want a folder with images/, got {project}")
+            logging.basicConfig(
+                level=logging.DEBUG, stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s"
+            )
+        where = _project(project)
         flags = {"store": store} if store else {}
         settings = load_settings(project=where, environ=os.environ, flags=flags, uid=os.geteuid())
         app = App(settings, Output(as_json=as_json, quiet=quiet, debug=debug), where)
@@ -84,3 +84,15 @@ def common(verb: Callable[..., Result]) -> Callable[..., int]:
         return result.exit_code
 
     return wrapped
+
+
+def _project(named: Path | None) -> Path | None:
+    if named is not None:
+        if not (named / "images").is_dir():
+            raise NoProject(f"--project: want a folder with images/, got {named}")
+        return named.resolve()
+    try:
+        return find_project(Path.cwd())
+    except NoProject:
+        # Most verbs also work on images alone.
+        return None

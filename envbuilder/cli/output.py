@@ -65,7 +65,13 @@ class Output:
         if self.quiet:
             yield _Silent()
         elif sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeElapsedColumn(),
+            )
             with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
                 yield _Bar(progress, progress.add_task(what, total=total or None))
         else:

@@ -70,14 +70,17 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
     state = Path("/run") if uid == 0 else Path(environ.get("XDG_RUNTIME_DIR") or home / ".local/state")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "envbuilder" / "config.toml"
     layers = [
-        ("default", {
-            "store": str(data / "envbuilder"),
-            "cache": str(cache / "envbuilder"),
-            "state": str(state / "envbuilder"),
-            "mount.mode": "auto",
-            "mount.wait-limit-s": "300",
-            "run.runtime": "auto",
-        }),
+        (
+            "default",
+            {
+                "store": str(data / "envbuilder"),
+                "cache": str(cache / "envbuilder"),
+                "state": str(state / "envbuilder"),
+                "mount.mode": "auto",
+                "mount.wait-limit-s": "300",
+                "run.runtime": "auto",
+            },
+        ),
         *([(str(project / "envbuilder.toml"), _file(project / "envbuilder.toml"))] if project else []),
         (str(config), _file(config)),
         ("environment", _variables(environ)),

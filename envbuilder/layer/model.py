@@ -8,6 +8,7 @@ from typing import Protocol
 
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.layer.tree import Entry, Placed
+from envbuilder.lock.model import Artifact
 from envbuilder.lock.source import ArtifactSource
 
 
@@ -20,6 +21,10 @@ class LayerPlan(Protocol):
     @property
     def key(self) -> Digest:
         """sha256 over artefact digests, options, writer and compressor with versions: same key, same bytes."""
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What ``entries`` reads, the interpreter that compiles included."""
 
     def entries(self, artifacts: ArtifactSource) -> Iterator[Entry]:
         """The tree of this layer, in any order; parent directories may be left out."""

@@ -1,0 +1,183 @@
+"""Plans become layers in a store, in parallel processes; what the store has already is reused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envbuilder.digest import Digest
+from envbuilder.errors import HostError
+from envbuilder.layer.frames import FrameWriter
+from envbuilder.layer.model import Layer, LayerPlan
+from envbuilder.layer.record import dump_layer, load_layer
+from envbuilder.layer.tar import write_tar
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.source import ArtifactSource
+from envbuilder.store.layout import LayoutTarget
+
+#: Artefacts fetched at a time: as many as indexes serve gladly.
+_FETCHES = 8
+
+
+class BuildProcessDied(HostError):
+    """A build process ended without an answer: killed, most often for want of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """An ArtifactSource of files that were fetched and verified before: it crosses to another process."""
+
+    files: Mapping[Digest, Path]
+
+    def file(self, artifact: Artifact) -> Path:
+        return self.files[artifact.digest]
+
+
+def find_layer(plan: LayerPlan, store: LayoutTarget) -> Layer | None:
+    """The layer that ``plan`` became earlier, if ``store`` still holds it."""
+    data = store.records.get(plan.key.hex)
+    layer = load_layer(data, key=plan.key) if data else None
+    # Two environments may call one recipe by two names.
+    return replace(layer, id=plan.id) if layer and store.has(layer.blob) else None
+
+
+def build_layer(plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget) -> Layer:
+    """Make the layer of ``plan`` in ``store``, and remember it under its key.
+
+    The bytes are written once, straight into the store; nothing is left there on failure.
+
+    Raises:
+        whatever reading the artefacts raises; HostError: the disk is full or read-only.
+    """
+    with store.begin() as blob:
+        writer = FrameWriter(blob)
+        placed = write_tar(plan.entries(artifacts), writer)
+        framed = writer.finish()
+        blob.commit(framed.blob)
+    layer = Layer(
+        id=plan.id,
+        blob=framed.blob,
+        diff_id=framed.diff_id,
+        plan_key=plan.key,
+        tar_size=framed.tar_size,
+        placed=placed,
+    )
+    store.records.put(plan.key.hex, dump_layer(layer))
+    return layer
+
+
+def build_layers(
+    plans: Sequence[LayerPlan],
+    store: LayoutTarget,
+    artifacts: ArtifactSource,
+    *,
+    jobs: int,
+    finished: Callable[[Layer, bool], None] = lambda _layer, _reused: None,
+) -> tuple[Layer, ...]:
+    """The layer of each plan, in the plans' order.
+
+    Artefacts of a layer are fetched only when the layer must be made, and a layer is begun as soon
+    as its own are here, the largest first. ``finished(layer, reused)`` is called from the caller's
+    thread. The first error cancels the rest.
+    """
+    layers: dict[str, Layer] = {}
+    missing: list[LayerPlan] = []
+    for plan in plans:
+        if layer := find_layer(plan, store):
+            layers[plan.id] = layer
+            finished(layer, True)
+        else:
+            missing.append(plan)
+    if missing:
+        for layer in _build_missing(missing, store, artifacts, jobs):
+            layers[layer.id] = layer
+            finished(layer, False)
+    return tuple(layers[plan.id] for plan in plans)
+
+
+def _weight(plan: LayerPlan) -> int:
+    return sum(artifact.size for artifact in plan.artifacts)
+
+
+def _build_missing(
+    plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, jobs: int
+) -> Iterator[Layer]:
+    by_size = sorted(plans, key=lambda plan: (-_weight(plan), plan.id))
+    with _pools(min(jobs, len(plans))) as (fetchers, builders):
+        fetches = {
+            artifact.digest: fetchers.submit(artifacts.file, artifact)
+            for plan in by_size
+            for artifact in plan.artifacts
+        }
+        waiting = list(by_size)
+        running: set[Future[Any]] = set()
+        while waiting or running:
+            for plan in list(waiting):
+                needed = [fetches[artifact.digest] for artifact in plan.artifacts]
+                if all(fetch.done() for fetch in needed):
+                    files = {a.digest: fetches[a.digest].result() for a in plan.artifacts}
+                    running.add(builders.submit(_build_in_process, plan, LocalFiles(files), store.directory))
+                    waiting.remove(plan)
+            fetching = {fetch for plan in waiting for a in plan.artifacts if not (fetch := fetches[a.digest]).done()}
+            done, _ = wait(running | fetching, return_when=FIRST_COMPLETED)
+            for future in done:
+                if future in running:
+                    running.remove(future)
+                    yield _answer(future, store)
+                else:
+                    future.result()
+
+
+def _answer(future: Future[tuple[str, str]], store: LayoutTarget) -> Layer:
+    try:
+        plan_id, key = future.result()
+    except Exception as error:
+        if type(error).__name__ == "BrokenProcessPool":
+            raise BuildProcessDied(
+                "build: a process ended without an answer", hint="Give the host more memory, or build with --jobs 1."
+            ) from error
+        raise
+    data = store.records.get(key)
+    layer = load_layer(data, key=Digest("sha256:" + key)) if data else None
+    assert layer is not None, plan_id
+    return layer
+
+
+def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path) -> tuple[str, str]:
+    # The paths of a large layer are megabytes: they go through the record, not through the pipe.
+    layer = build_layer(plan, artifacts, LayoutTarget(directory))
+    return layer.id, layer.plan_key.hex
+
+
+def _quiet_interrupt() -> None:
+    # Ctrl-C reaches the whole process group: the parent alone answers it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _pools(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]]:
+    context = multiprocessing.get_context("spawn")
+    fetchers = ThreadPoolExecutor(_FETCHES, "fetch")
+    builders = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet_interrupt)
+    try:
+        yield fetchers, builders
+    except BaseException:
+        for process in list((builders._processes or {}).values()):  # noqa: SLF001  no public way to stop running work
+            process.terminate()
+        fetchers.shutdown(wait=False, cancel_futures=True)
+        builders.shutdown(wait=True, cancel_futures=True)
+        raise
+    fetchers.shutdown()
+    builders.shutdown()
+
+
+def default_jobs() -> int:
+    """Build processes that this machine has cores for."""
+    return len(os.sched_getaffinity(0))

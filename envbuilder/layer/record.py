@@ -1,0 +1,78 @@
+"""A built layer as bytes: what the store remembers under its plan key, paths included.
+
+With it an unchanged layer is never opened again: the merged EROFS metadata and the
+computed layer are made from the paths alone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from envbuilder.digest import Descriptor, Digest
+from envbuilder.errors import EnvbuilderError
+from envbuilder.layer.model import Layer
+from envbuilder.layer.tree import Placed
+
+#: Raised when the meaning of a field changes: an older record is then made anew.
+_FORMAT = 1
+
+
+def dump_layer(layer: Layer) -> bytes:
+    """``layer`` as JSON; one row a path."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "id": layer.id,
+            "blob": layer.blob.to_json(),
+            "diff_id": str(layer.diff_id),
+            "plan_key": str(layer.plan_key),
+            "tar_size": layer.tar_size,
+            "placed": [_row(placed) for placed in layer.placed],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def load_layer(data: bytes, *, key: Digest) -> Layer | None:
+    """The layer in ``data``, or None when it is of another format or another key: it is then built again."""
+    try:
+        value = json.loads(data)
+        if value["format"] != _FORMAT or value["plan_key"] != str(key):
+            return None
+        return Layer(
+            id=value["id"],
+            blob=Descriptor.from_json(value["blob"]),
+            diff_id=Digest.parse(value["diff_id"]),
+            plan_key=key,
+            tar_size=value["tar_size"],
+            placed=tuple(_placed(row) for row in value["placed"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError, EnvbuilderError):
+        return None
+
+
+def _row(placed: Placed) -> list[Any]:
+    row: list[Any] = [placed.path, placed.mode, placed.uid, placed.gid, placed.size, placed.offset, placed.link]
+    if placed.soname or placed.elf_flags or placed.xattrs or placed.device != (0, 0):
+        xattrs = [[name, value.hex()] for name, value in placed.xattrs]
+        row += [placed.soname, placed.elf_flags, list(placed.device), xattrs]
+    return row
+
+
+def _placed(row: list[Any]) -> Placed:
+    path, mode, uid, gid, size, offset, link, *rest = row
+    soname, elf_flags, device, xattrs = rest or ("", 0, (0, 0), ())
+    return Placed(
+        path=path,
+        mode=mode,
+        uid=uid,
+        gid=gid,
+        size=size,
+        offset=offset,
+        link=link,
+        soname=soname,
+        elf_flags=elf_flags,
+        device=(device[0], device[1]),
+        xattrs=tuple((name, bytes.fromhex(value)) for name, value in xattrs),
+    )
