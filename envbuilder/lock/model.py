@@ -73,6 +73,19 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """How new artefacts are given to layers; chosen at the first lock and kept from then on.
+
+    threshold: bytes; an artefact of this size or more has its own layer.
+    wheel_buckets, deb_buckets: number of layers that share the rest, by hash of the name.
+    """
+
+    threshold: int = 5_000_000
+    wheel_buckets: int = 16
+    deb_buckets: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockedFile:
     """A file of the project that goes into the image; ``source`` is relative to the environment's folder."""
 
@@ -99,6 +112,7 @@ class Lock:
     spec_digest: Digest
     python: Interpreter
     suite: str  # Debian suite
+    base: tuple[str, ...] = ()  # Debian packages asked for by name, sorted; the parent's with a parent
     glibc: str  # version of the locked libc6, "2.41": the highest manylinux that fits
     layers: tuple[str, ...]
     wheels: tuple[Wheel, ...]
@@ -108,3 +122,4 @@ class Lock:
     start: tuple[tuple[str, ...], ...] = ()
     cuda: CudaAxis | None = None
     parent: Parent | None = None
+    partition: Partition = field(default_factory=Partition)

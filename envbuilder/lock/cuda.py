@@ -1,0 +1,86 @@
+"""The CUDA axis of a lock: which toolkit the wheels bring, and the oldest driver that runs it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from envbuilder.errors import SpecError
+from envbuilder.lock.model import CudaAxis, Wheel
+from envbuilder.spec.model import Cuda
+
+#: CUDA major -> oldest Linux driver that runs every toolkit of it by minor-version compatibility
+#: (CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version"). Code that is
+#: compiled from PTX at run time wants the toolkit's own driver: declare that as minimum-driver.
+_MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+#: Wheels whose version is the toolkit's, best first: CUDA 13 names have no suffix.
+_RUNTIME = re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:-cu[0-9]+)?\Z")
+_SUFFIX = re.compile(r"-cu(?:da)?([0-9]{2})(?:x)?\Z")
+_LOCAL = re.compile(r"\+cu(?:\.)?([0-9]{2})[0-9.]")
+
+
+class CudaMismatch(SpecError):
+    """The wheels bring another CUDA than the one that is declared, or none."""
+
+
+class CudaTwice(SpecError):
+    """The wheels bring two CUDAs: the image would be gigabytes larger and load whichever comes first."""
+
+
+def cuda_axis(declared: Cuda | None, wheels: Sequence[Wheel], *, inherited: CudaAxis | None = None) -> CudaAxis | None:
+    """What ``wheels`` bring, held against what is ``declared``; None when neither has CUDA.
+
+    Args:
+        declared: the environment's [cuda].
+        wheels: all wheels of the image.
+        inherited: the parent's axis; gives driver and accelerators where nothing is declared.
+
+    Raises:
+        CudaMismatch, CudaTwice: see there.
+    """
+    _refuse_two(wheels)
+    toolkits = {".".join(wheel.version.split(".")[:2]): wheel for wheel in wheels if _RUNTIME.match(wheel.name)}
+    if not toolkits:
+        if declared:
+            raise CudaMismatch(
+                f"cuda.toolkit: want {declared.toolkit}, got no CUDA runtime among the wheels",
+                hint="Require nvidia-cuda-runtime, or something that needs it.",
+            )
+        return None
+    if len(toolkits) > 1:
+        names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in toolkits.values())
+        raise CudaTwice(f"cuda: two toolkits: {names}", hint="Pin one of them to the other's series.")
+    toolkit = next(iter(toolkits))
+    if declared and f"{toolkit}.".find(f"{declared.toolkit}.") != 0:
+        brought = toolkits[toolkit]
+        raise CudaMismatch(
+            f"cuda.toolkit: want {declared.toolkit}, got {toolkit} from {brought.name} {brought.version}",
+            hint="Constrain nvidia-cuda-runtime to the declared series, or declare the one that is needed.",
+        )
+    driver = (declared.minimum_driver if declared else "") or (inherited.minimum_driver if inherited else "")
+    accelerators = (declared.accelerators if declared else ()) or (inherited.accelerators if inherited else ())
+    if not driver:
+        driver = _MINIMUM_DRIVER.get(int(toolkit.split(".")[0]), "")
+    if not driver:
+        raise CudaMismatch(
+            f"cuda.minimum-driver: unknown for toolkit {toolkit}", hint="Declare cuda.minimum-driver in env.toml."
+        )
+    return CudaAxis(toolkit=toolkit, minimum_driver=driver, accelerators=accelerators)
+
+
+def _refuse_two(wheels: Iterable[Wheel]) -> None:
+    majors: dict[str, list[str]] = {}
+    libraries: dict[str, list[str]] = {}
+    for wheel in wheels:
+        if wheel.name.startswith("nvidia-"):
+            libraries.setdefault(_SUFFIX.sub("", wheel.name), []).append(wheel.name)
+        match = _SUFFIX.search(wheel.name) or _LOCAL.search(wheel.version)
+        major = match.group(1) if match else wheel.version.split(".")[0] if _RUNTIME.match(wheel.name) else ""
+        if major:
+            majors.setdefault(major, []).append(wheel.name)
+    for library, names in libraries.items():
+        if len(names) > 1:
+            raise CudaTwice(f"cuda: {library} stands twice: {', '.join(names)}", hint="Keep the one for your toolkit.")
+    if len(majors) > 1:
+        groups = "; ".join(f"CUDA {major}: {', '.join(names)}" for major, names in sorted(majors.items()))
+        raise CudaTwice(f"cuda: two majors in one environment: {groups}", hint="Require builds for one CUDA only.")
