@@ -56,7 +56,7 @@ class _Verbs(click.Group):
 @click.group(
     cls=_Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog='Shell completion: eval "$(_ENVBUILDER_COMPLETE=bash_source envbuilder)"; zsh_source and fish_source likewise.',
+    epilog='Shell completion: eval "$(_ENVBUILDER_COMPLETE=bash_source envbuilder)"; also zsh_source, fish_source.',
 )
 @click.version_option(__version__, prog_name="envbuilder")
 def cli() -> None:

@@ -1,0 +1,109 @@
+"""``envbuilder lock ENV...``: choose versions, write the lock only if it changes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from envbuilder.cli.app import App, common
+from envbuilder.cli.output import Result
+from envbuilder.cli.project import lock_machine, read_lock
+from envbuilder.lock.check import require_fresh
+from envbuilder.lock.codec import dump
+from envbuilder.lock.make import changes, make_lock
+from envbuilder.lock.model import Lock
+from envbuilder.oci.platform import Platform
+from envbuilder.spec.model import EnvSpec
+from envbuilder.spec.project import lineage, lock_file
+from envbuilder.store.files import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    upgrade: bool
+    upgrade_packages: tuple[str, ...]
+    frozen: bool
+    dry_run: bool
+
+
+@click.command(name="lock", epilog="Example: envbuilder lock ai --upgrade-package transformers")
+@click.argument("environments", nargs=-1, required=True, metavar="ENV...")
+@click.option("--upgrade", is_flag=True, help="Choose every version anew.")
+@click.option(
+    "--upgrade-package", "upgrade_packages", multiple=True, metavar="P", help="Choose this package's version anew."
+)
+@click.option("--frozen", is_flag=True, help="Write nothing; fail if a lock is stale. Offline.")
+@click.option("--platform", default="linux/x86_64", show_default=True, metavar="P", help="Platform to lock for.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, write nothing.")
+@common
+def command(
+    app: App,
+    environments: tuple[str, ...],
+    upgrade: bool,
+    upgrade_packages: tuple[str, ...],
+    frozen: bool,
+    platform: str,
+    dry_run: bool,
+) -> Result:
+    """Choose versions for environments and write their locks, each only if it changes.
+
+    What a lock pins stays, unless the declaration no longer allows it or it is upgraded. The locks of
+    environments that ENV extends are brought up to date first.
+    """
+    project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run)
+    parsed = Platform.parse(platform)
+    done: dict[str, tuple[Lock, tuple[str, ...]]] = {}
+    for name in environments:
+        specs = list(lineage(project, name))[::-1]
+        for spec in specs:
+            if spec.name not in done:
+                named = spec.name in environments
+                done[spec.name] = _lock(
+                    app, project, spec, parsed, options if named else _Options(False, (), frozen, dry_run), done
+                )
+    rows = [
+        {
+            "name": name,
+            "file": str(lock_file(project, name, parsed).relative_to(project)),
+            "changed": bool(lines),
+            "changes": list(lines),
+        }
+        for name, (_, lines) in done.items()
+    ]
+    text = "\n".join(f"{name}: {line}" for name, (_, lines) in done.items() for line in lines)
+    if not text:
+        app.output.note(f"{', '.join(done)}: fresh, nothing changed")
+    return Result(text, rows)
+
+
+def _lock(
+    app: App,
+    project: Path,
+    spec: EnvSpec,
+    platform: Platform,
+    options: _Options,
+    done: dict[str, tuple[Lock, tuple[str, ...]]],
+) -> tuple[Lock, tuple[str, ...]]:
+    existing = read_lock(project, spec.name, platform)
+    parent = done[spec.extends][0] if spec.extends else None
+    if options.frozen:
+        return require_fresh(spec, platform, existing, parent), ()
+    app.output.note(f"{spec.name}: locking for {platform}")
+    lock = make_lock(
+        spec,
+        platform,
+        machine=lock_machine(app, os.environ),
+        existing=existing,
+        parent=parent,
+        upgrade=options.upgrade,
+        upgrade_packages=options.upgrade_packages,
+    )
+    lines = changes(existing, lock) if existing is None or dump(existing) != dump(lock) else ()
+    if lines and not options.dry_run:
+        file = lock_file(project, spec.name, platform)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file.parent, file, dump(lock))
+    return lock, lines

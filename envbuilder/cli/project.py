@@ -1,0 +1,48 @@
+"""Environments of the project as the verbs need them: locks, their parents, and this machine's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuilder.cli.app import App
+from envbuilder.lock.check import require_fresh
+from envbuilder.lock.codec import load
+from envbuilder.lock.make import Machine
+from envbuilder.lock.model import Lock
+from envbuilder.oci.platform import Platform
+from envbuilder.proc import run
+from envbuilder.spec.project import lineage, lock_file
+
+
+def read_lock(project: Path, name: str, platform: Platform) -> Lock | None:
+    """The lock of environment ``name``; None when there is no file."""
+    file = lock_file(project, name, platform)
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    return load(data, source=str(file.relative_to(project)))
+
+
+def fresh_locks(project: Path, name: str, platform: Platform) -> tuple[Lock, ...]:
+    """The locks of ``name`` and of all that it extends, the root first.
+
+    Raises:
+        StaleLock: one of them is missing or no longer the answer to its declaration.
+    """
+    locks: list[Lock] = []
+    for spec in list(lineage(project, name))[::-1]:
+        parent = locks[-1] if locks else None
+        locks.append(require_fresh(spec, platform, read_lock(project, spec.name, platform), parent))
+    return tuple(locks)
+
+
+def lock_machine(app: App, environ: Mapping[str, str]) -> Machine:
+    """How this machine reaches indexes and archives, for locking."""
+    return Machine(
+        runner=run,
+        environment=environ,
+        indexes=app.settings.section("indexes"),
+        mirrors=app.settings.section("mirrors"),
+    )
