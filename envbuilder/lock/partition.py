@@ -15,8 +15,12 @@ from dataclasses import dataclass, replace
 from envbuilder.errors import SpecError
 from envbuilder.lock.model import Artifact, Deb, Lock, Partition, Wheel
 
-#: Layers of an image, the computed ones included. containerd stops at 127; users add theirs above ours.
+#: Layers of an image, the computed ones included (build.md 4.2). containerd stops at 127.
 MAX_LAYERS = 60
+#: Layers that a child may add to a parent that has used up ``MAX_LAYERS``, and where that ends too.
+_MAX_ADDED, _MOST_LAYERS = 16, 120
+#: Layers that a first lock leaves free, for big packages that are added later.
+_SPARE = 4
 #: Bytes: an artefact of this size or more has its own layer (build.md 4.2).
 THRESHOLD = 5_000_000
 #: Buckets at most (build.md 4.2), and the bytes that are worth one: a small environment gets few layers.
@@ -46,30 +50,38 @@ def assign(
     *,
     existing: Lock | None = None,
     parent: Lock | None = None,
-    max_layers: int = MAX_LAYERS,
+    max_layers: int = 0,
 ) -> Assignment:
     """Give every artefact of environment ``name`` to a layer.
 
     An artefact that the parent has stays in the parent's layer; one that ``existing`` has, in its
     layer there. The rest follows the rule of ``existing``, or one chosen from the sizes.
 
+    Args:
+        name: the environment's.
+        wheels, debs: everything in the image, the parent's content included.
+        existing: the environment's lock as it is.
+        parent: the parent's lock.
+        max_layers: most layers of the image; 0 for the limits of this module.
+
     Raises:
-        TooManyLayers: the parent has so many that no rule keeps ``max_layers``.
+        TooManyLayers: the parent has so many that no rule keeps the limit.
     """
     inherited = _layers_in(parent)
     artifacts: list[Artifact] = [*wheels, *debs]
     own = [artifact for artifact in artifacts if _key(artifact) not in inherited]
     kept = {key: layer for key, layer in _layers_in(existing).items() if layer.startswith(f"{name}/")}
     before = parent.layers if parent else ()
+    limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
     for rule in _rules(existing.partition if existing else _rule(own), own, fixed_buckets=existing is not None):
         layers = inherited | {_key(a): kept.get(_key(a)) or f"{name}/{_layer(a, rule)}" for a in own}
-        if len({*before, *layers.values()}) + 1 <= max_layers:
+        if len({*before, *layers.values()}) + 1 <= limit:
             break
     else:
         if existing:  # better to move packages than to give no image
             return assign(name, wheels, debs, parent=parent, max_layers=max_layers)
         raise TooManyLayers(
-            f"{name}: want at most {max_layers} layers, the parent alone has {len(before)}",
+            f"{name}: want at most {limit} layers, the parent alone has {len(before)}",
             hint="Extend an environment with fewer layers.",
         )
     new_debs = {layers[_key(deb)] for deb in debs} - {*before}
