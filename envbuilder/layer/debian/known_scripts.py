@@ -1,0 +1,303 @@
+"""The reviewed maintainer scripts: a table, long because Debian is.
+
+Each script was read by a person and its effects on a first installation written down. Effects that
+need the whole set (users, alternatives, shells, PAM, certificates, ld.so.cache) are computed by the
+modules of those names whenever their package is there, and not repeated here.
+
+To review another package: build with it, read the script that the error shows, add the digest that
+the error names, and write its effects. Upgrades never happen in an image, so ``$2`` is always empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from envbuilder.layer.debian.effects import Account, Copy, Divert, Effect, Link, Make, Own, Write
+
+#: Part of the recipe of the computed layer: raise it when an effect changes.
+TABLE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewed:
+    """Scripts of one package that were read, by the digest of their normalised text.
+
+    lacks: what the scripts do that an image built here does not have, in words for the user.
+    """
+
+    scripts: tuple[str, ...]
+    effects: tuple[Effect, ...] = ()
+    lacks: str = ""
+
+
+#: Package -> review; scripts of Debian 13 (trixie).
+REVIEWED: Mapping[str, Reviewed] = {
+    "adduser": Reviewed(scripts=("16958da0e2641b55deaa391c38c3accc",)),
+    "apt": Reviewed(scripts=("da4232fd72e2c58b58e6d63a99b6137f",)),
+    "base-files": Reviewed(
+        scripts=(
+            "0c30cdf4324a598e933ea39bab4b8a7e",
+            "d7635d92bba7bbfe1809f5fb4bc7f4fd",
+        ),
+        effects=(
+            Link("etc/dpkg/origins/default", "debian"),
+            Copy("usr/share/base-files/dot.profile", "root/.profile"),
+            Copy("usr/share/base-files/dot.bashrc", "root/.bashrc"),
+            Copy("usr/share/base-files/profile", "etc/profile"),
+            Copy("usr/share/base-files/motd", "etc/motd"),
+            Copy("usr/share/base-files/info.dir", "usr/share/info/dir"),
+            *(Make(path) for path in ("mnt", "srv", "opt", "etc/opt", "var/opt", "media")),
+            Make("var/mail", 0o2775, "mail"),
+            Link("var/spool/mail", "../mail"),
+            Make("run/lock", 0o1777),
+            Link("var/run", "/run"),
+            Link("var/lock", "/run/lock"),
+            *(
+                Make(f"usr/local/{name}")
+                for name in ("bin", "etc", "games", "include", "lib", "libexec", "sbin", "src")
+            ),
+            Make("usr/local/share/man"),
+            Link("usr/local/man", "share/man"),
+            Write("var/log/wtmp", mode=0o664, group="utmp"),
+            Write("var/log/btmp", mode=0o660, group="utmp"),
+            Write("var/log/lastlog", mode=0o664, group="utmp"),
+            *(Divert(f"/{name}", f"/.{name}.usr-is-merged") for name in ("lib32", "libo32", "libx32")),
+        ),
+    ),
+    "base-passwd": Reviewed(
+        scripts=(
+            "767e2a246f9c1a6308a868b88bc78a4b",
+            "85529f1f4dcc523ba455b908028550db",
+        )
+    ),
+    "bash": Reviewed(scripts=("e8f8f8f56a34973ffcc5a93e21f2464b",)),
+    "binutils": Reviewed(scripts=("74a41f881e4be24aaa2157a227a8d3dd",)),
+    "ca-certificates": Reviewed(
+        scripts=("758dd54fec13e11351f86a811905fafe",), effects=(Make("usr/local/share/ca-certificates"),)
+    ),
+    "cpp": Reviewed(scripts=("c947c3fc1f389ecea515109846647392",)),
+    "dash": Reviewed(
+        scripts=(
+            "34ff397e7e87044dc3b9d6b992adc4a8",
+            "94e7e0286ab53335678cf80dd9ae0be0",
+        )
+    ),
+    "dbus": Reviewed(
+        scripts=("d76abe61f69fc6eb8b05abd8ffdb1d45",),
+        effects=(Own("usr/lib/dbus-1.0/dbus-daemon-launch-helper", 0o4754, group="messagebus", override=True),),
+    ),
+    "dbus-daemon": Reviewed(
+        scripts=("f8aa7e8f9d767db9ca3c1daadba2ed1f",),
+        effects=(Make("var/lib/dbus"),),
+        lacks="the machine id: one per machine, not one per image",
+    ),
+    "dbus-system-bus-common": Reviewed(
+        scripts=("ed2f815a7d00c34f0a212c891d9d5545",), effects=(Account("messagebus", user=True),)
+    ),
+    "debian-archive-keyring": Reviewed(scripts=("57a48ea4bcb61004e916815438782cca",)),
+    "debianutils": Reviewed(scripts=("5f89612ea6fc3982b9b80addc2e1b8d3",)),
+    "dpkg": Reviewed(
+        scripts=("eb7839b8e7712a3bbe4cd5663ca45679",),
+    "fontconfig": Reviewed(
+        scripts=("946226353719498fa8af7523ab81959e",),
+        effects=(Make("var/cache/fontconfig"),),
+        lacks="font caches: made on demand",
+    ),
+    "fontconfig-config": Reviewed(
+        scripts=("29f5be394f719ac6a2c43a600699bf7b",),
+        effects=(
+            Link("etc/fonts/conf.d/10-hinting-slight.conf", "/usr/share/fontconfig/conf.avail/10-hinting-slight.conf"),
+            Link(
+                "etc/fonts/conf.d/70-no-bitmaps-except-emoji.conf",
+                "/usr/share/fontconfig/conf.avail/70-no-bitmaps-except-emoji.conf",
+            ),
+            Make("usr/local/share/fonts"),
+        ),
+    ),
+    "g++": Reviewed(scripts=("18a7fd02747a69f01a2a9ecd316b615a",)),
+    "gcc": Reviewed(scripts=("a9ab551e11acf135650038201d852321",)),
+    "git": Reviewed(scripts=("06637c861c1bd57e8052ee0056e8a4c6",)),
+    "gzip": Reviewed(
+        scripts=(
+            "3b33e43d03a51fd4027f6d086b79434d",
+            "75734f7366ade767a02f2dfd074cad2f",
+        )
+    ),
+    "init-system-helpers": Reviewed(scripts=("e1131031c2950a62ae0d00b820c39006",)),
+    "iproute2": Reviewed(scripts=("2c74f65c80b9e23c6eb3844da19886f3",)),
+    "kmod": Reviewed(
+        scripts=("2ddafe275396a8f6a14d7b3793673b6f",),
+        effects=(
+            Write(
+                "etc/modules",
+                "# /etc/modules is obsolete and has been replaced by /etc/modules-load.d/.\n"
+                "# Please see modules-load.d(5) and modprobe.d(5) for details.\n#\n"
+                "# Updating this file still works, but it is undocumented and unsupported.\n",
+            ),
+        ),
+    ),
+    "less": Reviewed(
+        scripts=(
+            "902713d000694a99ebfe8ad774987153",
+            "9dad68d1ee117638d71a9cf864e97f85",
+        )
+    ),
+    "libblas3": Reviewed(
+        scripts=(
+            "152f02c8a14e90094593a1a35808caed",
+            "aff4ecbf38dc4714dd477247bda9ffe2",
+        )
+    ),
+    "libc-bin": Reviewed(scripts=("58bbb007bde07f936b956beed64f7897",)),
+    "libc6": Reviewed(
+        scripts=(
+            "6f17d0c2d9d5bf39c39aadafa9e1f916",
+            "84924f8107d7050f6dae4414c31a4142",
+        ),
+        effects=(Divert("/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2.usr-is-merged"),),
+    ),
+    "libgcrypt20": Reviewed(scripts=("4113179618a0313eb47cacc4a3edcff3",)),
+    "libgdk-pixbuf-2.0-0": Reviewed(
+        scripts=("db1d3f2ee4a713b90a5da59285b2f77d",), lacks="loaders.cache: only the built-in image formats load"
+    ),
+    "libglib2.0-0t64": Reviewed(
+        scripts=(
+            "a34ccc68279c6f93e51c8ed464d75980",
+            "a9b4e2f347556119e4fd4049fcf30ca7",
+        ),
+        lacks="gschemas.compiled and giomodule.cache: GTK programs fall back to defaults",
+    ),
+    "libgssapi-krb5-2": Reviewed(scripts=("f036dcb8bc354f74be1cc5f45c98d784",)),
+    "libibverbs1": Reviewed(scripts=("e0ab2373e5a0b7a31fab37b1fed9dc4c",), effects=(Account("rdma"),)),
+    "liblapack3": Reviewed(
+        scripts=(
+            "213a5587b10275d9a96a879758363cc6",
+            "705a53a053a76a19c950003cba2935eb",
+        )
+    ),
+    "libpam-modules": Reviewed(
+        scripts=(
+            "0d0bddab86e0ae1b777725cd1d2c5638",
+            "7f5f78d2094de5d0574193c3a17eaa31",
+        ),
+        effects=(
+            Write("etc/security/opasswd", mode=0o600),
+            Write("etc/environment"),
+        ),
+    ),
+    "libpam-runtime": Reviewed(scripts=("6cf6e4a585a9423ef8ec4bfa35f6476c",)),
+    "libpam0g": Reviewed(scripts=("8a875dc8d3a1c0b0be9cc5e11c9e9086",)),
+    "libpython3.13-minimal": Reviewed(scripts=("7006f43c17b0b720a017b6084ae0b5c9",)),
+    "libreadline8t64": Reviewed(
+        scripts=("718a56bf5fe78a5dd71050cee6127be9",),
+        effects=(
+            *(
+                Divert(f"/lib/<multiarch>/{name}", f"/lib/<multiarch>/{name}.usr-is-merged")
+                for name in ("libhistory.so.8", "libhistory.so.8.2", "libreadline.so.8", "libreadline.so.8.2")
+            ),
+        ),
+    ),
+    "libselinux1": Reviewed(scripts=("a84d8da66e9ef06387152cfd0053baa4",)),
+    "libtirpc3t64": Reviewed(
+        scripts=("4b3f1bb25330146025bc6205e5cdbcb3",),
+        effects=(
+            *(
+                Divert(f"/lib/<multiarch>/{name}", f"/lib/<multiarch>/{name}.usr-is-merged")
+                for name in ("libtirpc.so.3", "libtirpc.so.3.0.0")
+            ),
+        ),
+    ),
+    "locales": Reviewed(
+        scripts=("c2c43ca5106e4d4d1bae2a0d8933aa07",),
+        effects=(
+            Write("etc/locale.conf", "#  File generated by update-locale\n"),
+            Link("etc/default/locale", "../locale.conf"),
+        ),
+        lacks="/etc/locale.gen and generated locales: C.UTF-8 is built in",
+    ),
+    "login.defs": Reviewed(scripts=("ec4a504a18af71d9b6647a996a7fe1a8",)),
+    "man-db": Reviewed(
+        scripts=("6743415cec8418f870206ca45d5fb0bb",),
+        effects=(
+            Make("var/cache/man", group="man", user="man"),
+            Write("var/lib/man-db/auto-update"),
+        ),
+        lacks="the index of manual pages: apropos finds nothing",
+    ),
+    "nano": Reviewed(scripts=("ae070f933e1dad3970089bb4b5f876bd",)),
+    "netbase": Reviewed(
+        scripts=("5daf8d149a431da93b79abeaee9f11e4",),
+        effects=(
+            Write(
+                "etc/hosts",
+                "127.0.0.1\tlocalhost\n::1\t\tlocalhost ip6-localhost ip6-loopback\n"
+                "ff02::1\t\tip6-allnodes\nff02::2\t\tip6-allrouters\n\n",
+            ),
+            Write("etc/networks", "default\t\t0.0.0.0\nloopback\t127.0.0.0\nlink-local\t169.254.0.0\n\n"),
+        ),
+    ),
+    "openmpi-bin": Reviewed(scripts=("2fe15dde58b3afc4b4d757f48874411c",)),
+    "openssh-client": Reviewed(
+        scripts=("4b52b61ecaea4f49d17f2608a32e61bc",),
+        effects=(
+            Account("_ssh"),
+            Own("usr/bin/ssh-agent", 0o2755, group="_ssh"),
+        ),
+    ),
+    "openssl": Reviewed(scripts=("9fb8c4464c9734444f0ab475bc64ee3d",)),
+    "passwd": Reviewed(scripts=("ceeea4fa24b97730a8185db46360dfab",)),
+    "pciutils": Reviewed(
+        scripts=(
+            "2723b1f3eb345984ab286e619241192d",
+            "b81bee054f6f63243c02017f5a61727a",
+        )
+    ),
+    "perl": Reviewed(scripts=("b0d7f9d49ec9174fe82451a5c104dfc4",)),
+    "pinentry-curses": Reviewed(scripts=("2d27d76073837abfbfbe038732e44f51",)),
+    "pkg-config": Reviewed(scripts=("df957fb5089a83826b7ad0fe935db1fc",)),
+    "pkgconf": Reviewed(scripts=("f4b73ff225eb5dd2b48571f2a35e0517",)),
+    "pkgconf-bin": Reviewed(scripts=("8d0aa948833d2c3bdb9282dde98a3ae8",), effects=(Make("usr/lib/pkgconfig"),)),
+    "procps": Reviewed(scripts=("8bab672b9b62d39993a6f65a53306c52",)),
+    "python3": Reviewed(
+        scripts=(
+            "6bc49a4c8a35a2ecf10b9a6edccc7ee6",
+            "a01a32d1c678e822c749a9cdb3fe0c58",
+        ),
+        lacks="byte-code of dist-packages: compiled in memory at import",
+    ),
+    "python3-minimal": Reviewed(scripts=("f132752ff74a6949f2376521eced0703",), lacks="byte-code of py3compile itself"),
+    "python3.13": Reviewed(scripts=("06411bf7232eef74ba429520a62d911a",)),
+    "python3.13-minimal": Reviewed(
+        scripts=(
+            "6f0748f993385e68a2ce112037b87493",
+            "a2a21d37ce4e4f17e4160842125ee8b1",
+        ),
+        effects=(
+            Make("usr/local/lib/python3.13"),
+            Make("usr/local/lib/python3.13/dist-packages"),
+            Write("var/lib/python/python3.13_installed"),
+        ),
+    ),
+    "python3.13-venv": Reviewed(scripts=("82a1223306644eb4cb49b7e3d8d4f053",), lacks="byte-code of ensurepip"),
+    "readline-common": Reviewed(
+        scripts=("ace8fd5f5a44af3de37bdde126e25a2b",), effects=(Copy("usr/share/readline/inputrc", "etc/inputrc"),)
+    ),
+    "shared-mime-info": Reviewed(
+        scripts=("be8769a84c6761769969762c4bc1fcca",),
+        lacks="the compiled MIME database: programs guess types by their own means",
+    ),
+    "sudo": Reviewed(
+        scripts=(
+            "2b39b9cdf6638292570d9828f558294f",
+            "db692ccf71653815f2534a129c0a21f6",
+        ),
+        effects=(Own("etc/sudoers", 0o440),),
+    ),
+    "tar": Reviewed(scripts=("86fce60d7fb2f52f5c84b3da8ffec596",)),
+    "tzdata": Reviewed(
+        scripts=("b2300bb7f4afc30e912a34f9f71e38fa",), effects=(Link("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),)
+    ),
+    "util-linux": Reviewed(scripts=("e31a761ad7aca9502cbbabefd55ee456",)),
+    "x11-common": Reviewed(scripts=("ee1c858241be7a9dd62f58b0fb19a1eb",)),
+}
