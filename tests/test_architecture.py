@@ -45,9 +45,18 @@ def test_imports_follow_the_data_flow():
 
 
 def test_pure_modules_do_not_import_the_outside_world():
-    files = [file for part in PURE for file in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py")))]
+    files = [
+        file
+        for part in PURE
+        for file in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py")))
+    ]
 
-    bad = {f"{file.relative_to(ROOT)} imports {name}" for file in files for name, _ in imported(file) if name.split(".")[0] in WORLD}
+    bad = {
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name, _ in imported(file)
+        if name.split(".")[0] in WORLD
+    }
 
     assert files
     assert bad == set()
@@ -65,6 +74,10 @@ def test_a_long_file_gives_its_reason():
 
 
 def test_every_package_says_what_it_is():
-    silent = [str(file.relative_to(ROOT)) for file in sorted(ROOT.rglob("*.py")) if not ast.get_docstring(ast.parse(file.read_text()))]
+    silent = [
+        str(file.relative_to(ROOT))
+        for file in sorted(ROOT.rglob("*.py"))
+        if not ast.get_docstring(ast.parse(file.read_text()))
+    ]
 
     assert silent == []

@@ -60,7 +60,8 @@ def parse_config(data: bytes, *, source: str) -> ImageConfig:
         InvalidJson, InvalidDigest, SpecError: not a config, or of a platform we do not know.
     """
     value = parse_json_object(data, source=source)
-    process, rootfs = value.get("config") or {}, value.get("rootfs") or {}
+    process, rootfs = value.get("config", {}), value.get("rootfs")
+    process = {} if process is None else process
     if not isinstance(process, dict) or not isinstance(rootfs, dict):
         raise InvalidJson(f"{source}: config, rootfs: want objects")
     diff_ids = rootfs.get("diff_ids")

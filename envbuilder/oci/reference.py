@@ -145,7 +145,7 @@ def _registry(text: str) -> RegistryReference:
         raise InvalidReference(f"reference: want a registry host before the first '/', got {host!r} in {text!r}")
     if not _REPOSITORY.match(repository):
         raise InvalidReference(f"reference: not a repository name: {repository!r} in {text!r}")
-    if (colon or not digest_text) and not _TAG.match(tag or "latest"):
+    if colon and not _TAG.match(tag):
         raise InvalidReference(f"reference: not a tag: {tag!r} in {text!r}")
     if len(host) + 1 + len(repository) > _NAME_MAX:
         raise InvalidReference(f"reference: name over {_NAME_MAX} characters: {text[:80]!r}...")

@@ -1,0 +1,92 @@
+"""Digests, verified reading and strict JSON: the place where bytes are checked."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envbuilder.digest import (
+    Descriptor,
+    Digest,
+    DigestMismatch,
+    InvalidDigest,
+    InvalidJson,
+    VerifyingReader,
+    canonical_json,
+    describe,
+    parse_json_object,
+)
+
+
+def reader(data: bytes, promised: bytes) -> VerifyingReader:
+    return VerifyingReader(io.BytesIO(data), Digest.of(promised), len(promised), source="test")
+
+
+@pytest.mark.parametrize("text", ["", "sha256:", "sha256:" + "A" * 64, "sha256:" + "0" * 63, "../../etc", "sha512:" + "0" * 128, "sha256:" + "0" * 64 + "\n"])  # fmt: skip
+def test_what_is_not_a_sha256_is_no_digest(text):
+    with pytest.raises(InvalidDigest):
+        Digest.parse(text)
+
+
+@given(st.binary(max_size=5000), st.integers(min_value=1, max_value=700))
+def test_a_true_stream_passes_through_unchanged(data, size):
+    stream = reader(data, data)
+    parts = iter(lambda: stream.read(size), b"")
+
+    assert b"".join(parts) == data
+
+
+@given(st.binary(min_size=1, max_size=3000), st.integers(min_value=1, max_value=700))
+def test_an_altered_stream_never_gives_its_last_block(data, size):
+    altered = bytes([data[0] ^ 1]) + data[1:]
+    stream, got = reader(altered, data), b""
+
+    with pytest.raises(DigestMismatch):
+        while block := stream.read(size):
+            got += block
+    assert len(got) < len(data)
+
+
+@pytest.mark.parametrize(("data", "want"), [(b"abc", b"abcd"), (b"", b"x")])
+def test_a_short_stream_is_refused(data, want):
+    with pytest.raises(DigestMismatch):
+        reader(data, want).readall()
+
+
+def test_a_long_stream_is_refused_after_one_byte_too_many():
+    inner = io.BytesIO(b"abc" + b"x" * 10_000)
+    stream = VerifyingReader(inner, Digest.of(b"abc"), 3, source="test")
+
+    with pytest.raises(DigestMismatch):
+        stream.readall()
+    assert inner.tell() == 4
+
+
+def test_a_duplicate_key_is_refused():
+    with pytest.raises(InvalidJson, match="duplicate key 'a'"):
+        parse_json_object(b'{"a": 1, "b": {"a": 1, "a": 2}}', source="test")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'"x"', b"\xff{}", b"[" * 100_000])
+def test_what_is_not_a_json_object_is_refused(data):
+    with pytest.raises(InvalidJson):
+        parse_json_object(data, source="test")
+
+
+def test_canonical_json_does_not_depend_on_key_order():
+    assert canonical_json({"b": 1, "a": "é"}) == canonical_json({"a": "é", "b": 1}) == '{"a":"é","b":1}'.encode()
+
+
+def test_a_descriptor_survives_its_json():
+    what = describe(b"x", "text/plain", annotations={"a": "b"}, platform={"os": "linux"}, artifact_type="t")
+
+    assert Descriptor.from_json(what.to_json()) == what
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": -1}, {"size": True}, {"size": "1"}, {"digest": "x"}, {"mediaType": None}, {"annotations": {"a": 1}}, {"platform": []}]
+)  # fmt: skip
+def test_a_malformed_descriptor_is_refused(change):
+    with pytest.raises((InvalidJson, InvalidDigest)):
+        Descriptor.from_json({**describe(b"x").to_json(), **change})
