@@ -1,0 +1,53 @@
+"""Resolution: which image exactly a job starts, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from envbuilder.digest import Descriptor
+from envbuilder.oci.platform import Platform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """A reference pinned to one digest, with its start plan.
+
+    asked: the reference as it was written. pinned: the same place by digest: the only handle afterwards.
+    image: what the reference names (an index or a manifest). manifest: the plain image of the platform.
+    lazy: the EROFS manifest, or None: then the image is pulled whole, and ``why`` says so.
+    size: bytes of config and layers as stored. labels: of the image config.
+    """
+
+    asked: str
+    pinned: str
+    platform: Platform
+    image: Descriptor
+    manifest: Descriptor
+    lazy: Descriptor | None
+    layers: int
+    size: int
+    labels: dict[str, str]
+    why: str
+
+    @property
+    def start(self) -> str:
+        """How a job starts on it: ``lazy`` or ``full``."""
+        return "lazy" if self.lazy else "full"
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as JSON (docs/formats/resolution.md)."""
+        return {
+            "asked": self.asked,
+            "pinned": self.pinned,
+            "digest": str(self.image.digest),
+            "mediaType": self.image.media_type,
+            "platform": str(self.platform),
+            "manifest": str(self.manifest.digest),
+            "lazyManifest": str(self.lazy.digest) if self.lazy else None,
+            "start": self.start,
+            "why": self.why,
+            "layers": self.layers,
+            "size": self.size,
+            "labels": self.labels,
+        }
