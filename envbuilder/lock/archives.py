@@ -137,7 +137,7 @@ def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> d
         if role not in found:
             raise NoMirror(
                 f"Debian archive {role!r}: neither the settings, /etc/apt nor mmdebstrap name a mirror",
-                hint=f"Set mirrors.{role} in envbuilder.toml, or ENVBUILDER_MIRROR_{role.upper().replace('-', '_')}.",
+                hint=f"Set mirrors.{role} in envbuilder.toml, or ENVBUILDER_MIRRORS_{role.upper().replace('-', '_')}.",
             )
     return found
 

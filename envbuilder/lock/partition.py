@@ -59,7 +59,8 @@ def assign(
 
     Args:
         name: the environment's.
-        wheels, debs: everything in the image, the parent's content included.
+        wheels: all of the image, the parent's included.
+        debs: all of the image, the parent's included.
         existing: the environment's lock as it is.
         parent: the parent's lock.
         max_layers: most layers of the image; 0 for the limits of this module.

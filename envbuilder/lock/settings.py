@@ -1,0 +1,130 @@
+"""Which Python index each role means on this machine: ours, uv's and pip's configuration, in this order.
+
+uv reads its own configuration when it resolves; this module finds the same index for downloads, so
+that a machine that is set up for uv or for pip needs nothing more. No host name stands in this package.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuilder.errors import SpecErrors
+from envbuilder.spec.toml import parse_toml
+
+DEFAULT = "default"
+#: Bytes of a configuration file that are read.
+_MAX_SIZE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexes:
+    """URLs of simple indexes (PEP 503, PEP 691) by role.
+
+    all: every known role; ``default`` is always there.
+    for_uv: those that uv must be told, because its own configuration does not have them.
+    """
+
+    all: Mapping[str, str]
+    for_uv: Mapping[str, str]
+
+
+def python_indexes(
+    environment: Mapping[str, str],
+    configured: Mapping[str, str],
+    *,
+    uv_files: Iterable[str] = (),
+    pip_files: Iterable[str] = (),
+) -> Indexes:
+    """The index of each role. Pure but for the import of pip-tools, when nothing names a default index.
+
+    Args:
+        environment: variables of the process.
+        configured: our own settings, ``indexes.<role>``.
+        uv_files: texts of uv.toml files, the user's before the system's.
+        pip_files: texts of pip.conf files, in order of precedence.
+
+    Raises:
+        SpecErrors: one of uv's files is not TOML.
+    """
+    uv = _from_uv(environment, [parse_toml(text, source="uv.toml") for text in uv_files])
+    pip = environment.get("PIP_INDEX_URL") or next(filter(None, map(_from_pip, pip_files)), "")
+    found = {**uv, **configured}
+    for_uv = dict(configured)
+    if DEFAULT not in found and pip:
+        found[DEFAULT] = for_uv[DEFAULT] = pip
+    if DEFAULT not in found:
+        # uv's built-in default is the same index; pip-tools is where it can be read.
+        from piptools.repositories.pypi import PyPIRepository  # noqa: PLC0415 - half a second, and seldom needed
+
+        found[DEFAULT] = PyPIRepository.DEFAULT_INDEX_URL
+    return Indexes(all=found, for_uv=for_uv)
+
+
+def _from_uv(environment: Mapping[str, str], documents: list[dict[str, Any]]) -> dict[str, str]:
+    """Named indexes and the default one, as uv finds them (uv documentation, "Package indexes")."""
+    found: dict[str, str] = {}
+    for document in reversed(documents):
+        pip = document.get("pip")
+        for table in (pip if isinstance(pip, dict) else {}, document):
+            if isinstance(url := table.get("index-url"), str):
+                found[DEFAULT] = url
+        entries = document.get("index")
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and isinstance(entry.get("url"), str):
+                if isinstance(entry.get("name"), str):
+                    found[entry["name"]] = entry["url"]
+                if entry.get("default") is True:
+                    found[DEFAULT] = entry["url"]
+    for word in environment.get("UV_INDEX", "").split():
+        if match := re.match(r"([A-Za-z0-9_-]+)=(.+)", word):
+            found[match[1]] = match[2]
+    for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+        if value := environment.get(name, ""):
+            found[DEFAULT] = re.sub(r"\A[A-Za-z0-9_-]+=", "", value)
+    return found
+
+
+def _from_pip(text: str) -> str:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return ""
+    return parser.get("global", "index-url", fallback="").strip()
+
+
+def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str, str]) -> Indexes:
+    """``python_indexes`` with the configuration files that uv and pip would read on this machine.
+
+    Raises:
+        SpecErrors: one of uv's files is not TOML.
+    """
+    home = Path(environ_home) if (environ_home := environment.get("HOME", "")) else None
+    config = [Path(folder) for folder in [environment.get("XDG_CONFIG_HOME", "")] if folder]
+    config += [home / ".config"] if home and not config else []
+    system = [Path(folder) for folder in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if folder]
+    uv = [folder / "uv/uv.toml" for folder in (*config, *system)] + [Path("/etc/uv/uv.toml")]
+    if chosen := environment.get("UV_CONFIG_FILE"):
+        uv = [Path(chosen)]
+    pip = [Path(chosen)] if (chosen := environment.get("PIP_CONFIG_FILE")) else []
+    pip += [folder / "pip/pip.conf" for folder in config] + ([home / ".pip/pip.conf"] if home else [])
+    pip += [folder / "pip/pip.conf" for folder in system] + [Path("/etc/pip.conf")]
+    if environment.get("UV_NO_CONFIG"):
+        uv = []
+    try:
+        return python_indexes(environment, configured, uv_files=map(_text, uv), pip_files=map(_text, pip))
+    except SpecErrors as error:
+        raise SpecErrors("uv's configuration", error.problems) from error
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(_MAX_SIZE).decode(errors="replace")
+    except OSError:
+        return ""
