@@ -99,6 +99,7 @@ REVIEWED: Mapping[str, Reviewed] = {
     "debianutils": Reviewed(scripts=("5f89612ea6fc3982b9b80addc2e1b8d3",)),
     "dpkg": Reviewed(
         scripts=("eb7839b8e7712a3bbe4cd5663ca45679",),
+    ),
     "fontconfig": Reviewed(
         scripts=("946226353719498fa8af7523ab81959e",),
         effects=(Make("var/cache/fontconfig"),),

@@ -74,8 +74,8 @@ def account_entries(known: Accounts, *, shadow: bool) -> Iterator[Entry]:
     if shadow:
         rows = [(line[0], "*", "1", "0", "99999", "7", "", "", "") for line in known.passwd]
         yield replace(_file("etc/shadow", rows, 0o640), gid=_SHADOW_GID)
-        rows = [(line[0], "*", "", line[3]) for line in known.group]
-        yield replace(_file("etc/gshadow", rows, 0o640), gid=_SHADOW_GID)
+        groups = [(line[0], "*", "", line[3]) for line in known.group]
+        yield replace(_file("etc/gshadow", groups, 0o640), gid=_SHADOW_GID)
 
 
 def _table(system: System, name: str, columns: int) -> list[tuple[str, ...]]:

@@ -1,0 +1,123 @@
+"""The computed layer: what maintainer scripts, ldconfig and dpkg would have made of the whole set.
+
+It reads the locked packages and the paths of the layers below, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from envbuilder.layer import cuda_links, ldcache
+from envbuilder.layer.debian import certificates, pam, shells, users
+from envbuilder.layer.debian.alternatives import Alternative, alternative_entries, alternatives_in
+from envbuilder.layer.debian.dpkg import dpkg_entries
+from envbuilder.layer.debian.effects import Account, Copy, Divert, Effect, Own, effect_entries
+from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
+from envbuilder.layer.debian.maintainer import effects_of
+from envbuilder.layer.debian.system import System, read_system
+from envbuilder.layer.tree import Entry, Placed, file, symlink
+from envbuilder.lock.model import Lock
+from envbuilder.lock.source import ArtifactSource
+from envbuilder.oci.platform import Platform
+
+#: Part of the recipe of the computed layer, with the table's own version.
+COMPUTED_VERSION = f"1.{TABLE_VERSION}"
+#: Package files that effects copy or give another owner.
+_COPIED = frozenset(
+    effect.source if isinstance(effect, Copy) else effect.path
+    for review in REVIEWED.values()
+    for effect in review.effects
+    if isinstance(effect, Copy | Own)
+)
+_NSSWITCH = "usr/share/libc-bin/nsswitch.conf"
+#: Files that container runtimes mount over, and so must be there in a read-only root.
+_MOUNT_POINTS = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
+
+
+def computed_entries(
+    lock: Lock,
+    placed_below: Sequence[Sequence[Placed]],
+    artifacts: ArtifactSource,
+    *,
+    site_packages: str,
+    allow: frozenset[str] = frozenset(),
+) -> Iterator[Entry]:
+    """The tree of the computed layer; each path once.
+
+    placed_below: the layers under it, lowest first, a parent's computed layer included.
+    site_packages: tree path of the environment's Python packages.
+    allow: packages whose unknown maintainer scripts are taken to do nothing.
+
+    Raises:
+        UnknownScript: a package has a maintainer script whose effects nobody wrote down.
+        BadDeb: a package is malformed.
+    """
+    system = read_system(lock.debs, artifacts, placed_below, _wanted)
+    effects = effects_of(system.controls.values(), allow=allow)
+    yield from _unique(_system_entries(system, lock.platform, effects), _loader_entries(system, site_packages))
+
+
+def _wanted(path: str) -> bool:
+    modules = (certificates, ldcache, pam, shells, users)
+    return path in _COPIED or path == _NSSWITCH or any(module.wanted(path) for module in modules)
+
+
+def _system_entries(system: System, platform: Platform, effects: dict[str, tuple[Effect, ...]]) -> Iterator[Entry]:
+    every = [effect for name in sorted(effects) for effect in effects[name]]
+    diversions = {name: [item for item in items if isinstance(item, Divert)] for name, items in effects.items()}
+    overrides = [item for item in every if isinstance(item, Own) and item.override]
+    yield from dpkg_entries(system, platform, diversions, overrides)
+    if "base-passwd" in system.controls:
+        known = users.accounts(system, [item for item in every if isinstance(item, Account)])
+        yield from users.account_entries(known, shadow="passwd" in system.controls)
+        for effect in every:
+            yield from effect_entries(effect, system, known.uids, known.gids)
+    yield from alternative_entries(_alternatives(system), system)
+    parts: tuple[tuple[str, Callable[[System], Iterable[Entry]]], ...] = (
+        ("debianutils", shells.shell_entries),
+        ("libpam-runtime", pam.pam_entries),
+        ("ca-certificates", lambda installed: certificates.certificate_entries(installed.contents)),
+        ("libc-bin", lambda installed: [file("etc/nsswitch.conf", installed.read(_NSSWITCH))]),
+    )
+    for package, entries in parts:
+        if package in system.controls:
+            yield from entries(system)
+    for path in _MOUNT_POINTS:
+        if path not in system.tree:
+            yield file(path, b"")
+    yield file("etc/machine-id", b"")  # empty: each running system has one of its own (machine-id(5))
+
+
+def _alternatives(system: System) -> Iterator[Alternative]:
+    for name, control in system.controls.items():
+        yield from alternatives_in(control.script("postinst"), source=f"{name}: postinst")
+
+
+def _loader_entries(system: System, site_packages: str) -> Iterator[Entry]:
+    """The CUDA link farm, ld.so.cache and the soname links that ldconfig would add."""
+    roots = cuda_links.toolkit_roots(system, site_packages)
+    yield from cuda_links.cuda_entries(system, roots)
+    if "libc-bin" not in system.controls:
+        return
+    extra = "".join(f"{directory}\n" for directory in cuda_links.loader_directories(system, roots)).encode()
+    contents = dict(system.contents)
+    if extra:
+        contents[cuda_links.LOADER_CONF] = extra
+    conf = ldcache.configured_directories(
+        lambda path: contents.get(path, b""),
+        lambda path: sorted(name.rpartition("/")[2] for name in contents if name.rpartition("/")[0] == path),
+    )
+    found = ldcache.scan(system, (*conf, *ldcache.SYSTEM_DIRECTORIES))
+    for path, target in found.links:
+        yield symlink(path, target)
+    yield file("etc/ld.so.cache", ldcache.cache_bytes(found.libraries))
+
+
+def _unique(*streams: Iterable[Entry]) -> Iterator[Entry]:
+    """Entries of all streams; the first of a path stays (Debian's own before our stand-ins)."""
+    seen: set[str] = set()
+    for stream in streams:
+        for entry in stream:
+            if entry.path not in seen:
+                seen.add(entry.path)
+                yield entry
