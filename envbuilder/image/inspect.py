@@ -1,0 +1,191 @@
+"""Read an image back from a target: the manifests of one platform, its config, how it can be started.
+
+Everything here may come from anyone: sizes are capped before a byte is read, digests are checked
+before anything is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import zstandard
+
+from envbuilder.digest import Descriptor, Digest, verifying
+from envbuilder.errors import IntegrityError, SpecError
+from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
+from envbuilder.oci import media_types
+from envbuilder.oci.config import ImageConfig, parse_config
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
+from envbuilder.oci.platform import Platform
+from envbuilder.store.target import RangeTarget, Target
+
+#: Bytes of a config; Docker Hub's largest are some hundred KiB.
+MAX_CONFIG_SIZE = 8 << 20
+#: Bytes of EROFS metadata, stored and as mounted: some 4 million inodes. The kernel parses it as root.
+MAX_METADATA_SIZE = 256 << 20
+
+
+class NoSuchPlatform(SpecError):
+    """An index has no image for the platform that was asked for."""
+
+
+class BrokenImage(IntegrityError):
+    """An image's documents contradict each other or are larger than any of ours may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyImage:
+    """What a lazy start needs: the EROFS metadata, and the blobs whose uncompressed bytes are its devices."""
+
+    manifest: Manifest
+    descriptor: Descriptor
+    metadata: Descriptor
+    metadata_digest: Digest  # of the uncompressed metadata
+    devices: tuple[Descriptor, ...]  # in the order of ``device=``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenImage:
+    """One platform's image, read and checked.
+
+    root: what was asked for, an index or a manifest. descriptor: of ``manifest``.
+    lazy: None when the image has no EROFS manifest.
+    """
+
+    root: Descriptor
+    descriptor: Descriptor
+    manifest: Manifest
+    config: ImageConfig
+    annotations: Mapping[str, str] = field(hash=False)  # of the root
+    lazy: LazyImage | None
+
+
+def open_image(target: Target, what: Descriptor, platform: Platform) -> OpenImage:
+    """The image ``what`` of ``target`` for ``platform``.
+
+    Raises:
+        NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not an image.
+        NoSuchPlatform: an index without this platform. BrokenImage: see there.
+    """
+    document = _document(target, what)
+    if isinstance(document, Manifest):
+        plain, erofs, manifest = what, None, document
+    else:
+        plain, erofs = _choose(target, what, document, platform)
+        manifest = _manifest(target, plain)
+    return OpenImage(
+        root=what,
+        descriptor=plain,
+        manifest=manifest,
+        config=_config(target, manifest, platform),
+        annotations=document.annotations,
+        lazy=_lazy(target, erofs, manifest) if erofs else None,
+    )
+
+
+def fetch_metadata(target: Target, lazy: LazyImage) -> bytes:
+    """The EROFS image to mount, uncompressed and verified.
+
+    Raises:
+        BrokenImage: too large, not zstd, or not the bytes that the manifest names.
+    """
+    source = f"{target.name}: {lazy.metadata.digest}"
+    stored = _fetch(target, lazy.metadata, MAX_METADATA_SIZE)
+    if lazy.metadata.media_type == media_types.EROFS_LAYER:
+        return stored
+    try:
+        size = zstandard.get_frame_parameters(stored).content_size
+        if size > MAX_METADATA_SIZE:
+            raise BrokenImage(f"{source}: EROFS metadata: want at most {MAX_METADATA_SIZE} bytes, got {size}")
+        data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BrokenImage(f"{source}: EROFS metadata: {error}") from error
+    if Digest.of(data) != lazy.metadata_digest:
+        raise BrokenImage(f"{source}: EROFS metadata: want {lazy.metadata_digest}, got {Digest.of(data)}")
+    return data
+
+
+def fetch_index(target: RangeTarget, blob: Descriptor) -> ChunkIndex:
+    """The chunk index of a layer's blob, by one ranged read of its end.
+
+    Raises:
+        CorruptChunkIndex, UnknownChunkIndex: see layer/chunks.py; BrokenImage: the blob has none.
+    """
+    source = f"{target.name}: {blob.digest}"
+    where = index_range(blob, source=source)
+    if where is None:
+        raise BrokenImage(f"{source}: has no chunk index")
+    return open_index(blob, target.fetch_range(blob, where[0], where[1] - where[0]), source=source)
+
+
+def _fetch(target: Target, what: Descriptor, most: int) -> bytes:
+    if what.size > most:
+        raise BrokenImage(f"{target.name}: {what.digest}: want at most {most} bytes, got {what.size}")
+    with target.fetch(what) as stream:
+        return verifying(stream, what, source=target.name).read()
+
+
+def _document(target: Target, what: Descriptor) -> Manifest | Index:
+    return parse_document(_fetch(target, what, MAX_MANIFEST_SIZE), source=f"{target.name}: {what.digest}")
+
+
+def _manifest(target: Target, what: Descriptor) -> Manifest:
+    document = _document(target, what)
+    if not isinstance(document, Manifest):
+        raise BrokenImage(f"{target.name}: {what.digest}: want an image manifest, got an index inside an index")
+    return document
+
+
+def _choose(target: Target, what: Descriptor, index: Index, platform: Platform) -> tuple[Descriptor, Descriptor | None]:
+    """The plain and the EROFS manifest for ``platform``; the first that matches is meant (image-index.md)."""
+    matching = [child for child in index.manifests if platform.matches(child.platform)]
+    plain = [child for child in matching if not _features(child)]
+    erofs = [child for child in matching if _features(child) == [media_types.EROFS_OS_FEATURE]]
+    if not plain:
+        there = ", ".join(sorted({_name(child) for child in index.manifests})) or "nothing"
+        raise NoSuchPlatform(f"{target.name}: {what.digest}: want an image for {platform}, got {there}")
+    return plain[0], erofs[0] if erofs else None
+
+
+def _features(child: Descriptor) -> list[str]:
+    features = (child.platform or {}).get("os.features")
+    return [str(feature) for feature in features] if isinstance(features, list) else []
+
+
+def _name(child: Descriptor) -> str:
+    platform = child.platform or {}
+    return f"{platform.get('os', '?')}/{platform.get('architecture', '?')}"[:60]
+
+
+def _config(target: Target, manifest: Manifest, platform: Platform) -> ImageConfig:
+    source = f"{target.name}: {manifest.config.digest}"
+    config = parse_config(_fetch(target, manifest.config, MAX_CONFIG_SIZE), source=source)
+    if config.platform != platform:
+        raise NoSuchPlatform(f"{source}: want an image for {platform}, got {config.platform}")
+    if len(config.diff_ids) != len(manifest.layers):
+        raise BrokenImage(f"{source}: {len(manifest.layers)} layers, but {len(config.diff_ids)} diff_ids")
+    return config
+
+
+def _lazy(target: Target, what: Descriptor, plain: Manifest) -> LazyImage | None:
+    """The EROFS manifest, if it is of the shape that we start: all layers devices, then one metadata layer.
+
+    It must have the layers of the plain one, or the two would be two images under one name.
+    """
+    manifest = _manifest(target, what)
+    *devices, metadata = manifest.layers or (what,)
+    roles = {device.annotations.get(media_types.EROFS_ROLE) for device in devices}
+    known = {media_types.EROFS_LAYER, media_types.EROFS_LAYER_ZSTD}
+    if roles != {media_types.EROFS_ROLE_DEVICE} or metadata.media_type not in known:
+        return None
+    if [device.digest for device in devices] != [layer.digest for layer in plain.layers]:
+        raise BrokenImage(f"{target.name}: {what.digest}: its devices are not the layers of the plain manifest")
+    digest = metadata.annotations.get(media_types.EROFS_UNCOMPRESSED_DIGEST) or str(metadata.digest)
+    return LazyImage(
+        manifest=manifest,
+        descriptor=what,
+        metadata=metadata,
+        metadata_digest=Digest.parse(digest),
+        devices=tuple(devices),
+    )
