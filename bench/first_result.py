@@ -1,0 +1,156 @@
+"""First result of a command from a registry behind a slow link, nothing of the image on this machine.
+
+Ours lazily, ours after a full pull, ``podman pull`` + ``podman run`` of the same image, and a cold local disk.
+Lazy starts and the disk are repeated, since they are short; the median counts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import urllib.parse
+from pathlib import Path
+
+import peer_disk
+from measure import Cost, Failed, measured
+from peer_podman import Podman
+from product import START, build_and_push, envbuilder
+from record import Outcome, Target
+from scratch import Bench, need_root, need_space, remove, tool
+from servers import Registry, distant_registry, raw_rate, registry
+
+SPACE = {"hello": 3_000_000_000, "standard": 22_000_000_000, "ai": 32_000_000_000}
+_RATE = "1gbit"
+_REPEAT = 3
+#: Of podman's pull and run, and of a cold local disk, at most.
+_OF_PODMAN, _OF_DISK = 0.13, 4
+
+#: A column of the table.
+Column = dict[str, float | str]
+
+
+def run(bench: Bench) -> Outcome:
+    need_root()
+    need_space(bench.work, SPACE.get(bench.env, SPACE["ai"]))
+    command = ["python3", "-c", START.get(bench.env, "import sys; print(sys.version)")]
+    data = bench.work / "data"
+    with registry(bench.work / "near", data=data) as at:
+        *_, pinned = build_and_push(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
+    remove(bench.work / "store")
+    digest = pinned.rpartition("@")[2]
+    repository = f"env/{bench.env}"
+    columns: dict[str, Column] = {}
+    with distant_registry(bench.work / "far", data=data, rate=_RATE) as far:
+        rate = _rate(far, repository)
+        reference = f"{far.host}/{repository}@{digest}"
+        root = peer_disk.unpack(bench, far, repository, digest)
+        disk = _median([_disk(bench, root, command) for _ in range(_REPEAT)])
+        columns["local disk"] = {
+            "first result s": round(disk.first_output_s, 2),
+            "CPU seconds": round(disk.cpu_seconds, 2),
+        }
+        remove(root)
+        columns["ours lazy"] = lazy = _middle([_ours(bench, far, data, reference, command) for _ in range(_REPEAT)])
+        columns["ours full"] = full = _ours(bench, far, data, reference, command, "--full")
+        columns["podman"] = podman = _podman(bench, far, data, reference, command)
+        columns["skopeo copy"] = _copy(bench, far, data, reference)
+
+    mine, theirs = float(lazy["first result s"]), float(podman["first result s"])
+    return Outcome(
+        columns=columns,
+        ratios={
+            "ours lazy / podman": mine / theirs,
+            "ours lazy / local disk": mine / disk.first_output_s,
+            "ours lazy / ours full": mine / float(full["first result s"]),
+            "MB, ours lazy / podman": float(lazy["MB fetched"]) / max(float(podman["MB fetched"]), 1e-6),
+        },
+        targets=[
+            Target(name="ours lazy / podman pull + run", limit=_OF_PODMAN, got=mine / theirs),
+            Target(name="ours lazy / cold local disk", limit=_OF_DISK, got=mine / disk.first_output_s),
+            Target(name="ours lazy / ours full", limit=1, got=mine / float(full["first result s"])),
+        ],
+        notes=[
+            f"link: tc tbf {_RATE}, {rate:.1f} MB/s of one plain ranged read",
+            "MB fetched: what the link carried, headers included",
+            f"median of {_REPEAT} for ours lazy and local disk (chroot, no container); podman 4.3.1 with runc",
+            "all page cache dropped before each"
+            if bench.exclusive
+            else "page cache of the files in question dropped before each; machine shared",
+        ],
+    )
+
+
+def _ours(bench: Bench, far: Registry, data: Path, reference: str, command: list[str], *flags: str) -> Column:
+    state = bench.folder("state")
+    report = bench.work / "report.json"
+    environ = {"ENVBUILDER_STATE": str(state), "ENVBUILDER_REGISTRIES_INSECURE": far.host}
+    environ["ENVBUILDER_STORE"] = str(bench.folder("node"))
+    bench.cold(data)
+    before = far.received()
+    cost = envbuilder("run", reference, "--report", report, *flags, "--", *command, log=bench.log, environ=environ)
+    column: Column = {
+        "first result s": round(cost.first_output_s, 2),
+        "ended s": round(cost.seconds, 2),
+        "MB fetched": round((far.received() - before) / 1e6, 1),
+        **cost.column(),
+    }
+    if report.exists():
+        said = json.loads(report.read_text())
+        column["MB, as the report says"] = round(said.get("fetched_before_first_output", 0) / 1e6, 1)
+        column["mode"] = str(said.get("mode", ""))
+    remove(state)
+    remove(bench.work / "node")
+    return column
+
+
+def _podman(bench: Bench, far: Registry, data: Path, reference: str, command: list[str]) -> Column:
+    podman = Podman(bench)
+    bench.cold(data)
+    before = far.received()
+    pulled = podman.pull(reference)
+    started = podman.run(reference, command)
+    both = pulled + started
+    column: Column = {
+        "first result s": round(both.first_output_s, 2),
+        "ended s": round(both.seconds, 2),
+        "MB fetched": round((far.received() - before) / 1e6, 1),
+        **both.column(),
+        "pull s": round(pulled.seconds, 2),
+    }
+    remove(bench.work / "podman")
+    return column
+
+
+def _copy(bench: Bench, far: Registry, data: Path, reference: str) -> Column:
+    """The floor of any full pull: the blobs as files, nothing unpacked."""
+    folder = bench.folder("copy")
+    bench.cold(data)
+    before = far.received()
+    words = ["copy", "--quiet", "--src-tls-verify=false", f"docker://{reference}", f"dir:{folder}"]
+    try:
+        cost = measured([tool("skopeo"), *words], log=bench.log)
+    except Failed as error:
+        return {"first result s": str(error).splitlines()[0]}
+    remove(folder)
+    return {"ended s": round(cost.seconds, 2), "MB fetched": round((far.received() - before) / 1e6, 1), **cost.column()}
+
+
+def _disk(bench: Bench, root: Path, command: list[str]) -> Cost:
+    bench.cold(root)
+    return peer_disk.start(bench, root, command)
+
+
+def _rate(far: Registry, repository: str) -> float:
+    blobs = far.data / "docker/registry/v2/blobs/sha256"
+    largest = max(blobs.rglob("data"), key=lambda file: file.stat().st_size)
+    return raw_rate(far, urllib.parse.quote(repository), f"sha256:{largest.parent.name}", largest.stat().st_size)
+
+
+def _median(costs: list[Cost]) -> Cost:
+    middle = statistics.median_low([cost.first_output_s for cost in costs])
+    return next(cost for cost in costs if cost.first_output_s == middle)
+
+
+def _middle(columns: list[Column]) -> Column:
+    middle = statistics.median_low([float(column["first result s"]) for column in columns])
+    return next(column for column in columns if column["first result s"] == middle)
