@@ -10,6 +10,7 @@ from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import load
 from envbuilder.lock.make import Machine
 from envbuilder.lock.model import Lock
+from envbuilder.lock.settings import read_python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
 from envbuilder.spec.project import lineage, lock_file
@@ -43,6 +44,6 @@ def lock_machine(app: App, environ: Mapping[str, str]) -> Machine:
     return Machine(
         runner=run,
         environment=environ,
-        indexes=app.settings.section("indexes"),
+        indexes=read_python_indexes(environ, app.settings.section("indexes")),
         mirrors=app.settings.section("mirrors"),
     )

@@ -17,6 +17,7 @@ from envbuilder.lock.debian import resolve_debs, upstream_version
 from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
 from envbuilder.lock.python import PythonTarget, Uv, resolve_wheels
+from envbuilder.lock.settings import Indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import Runner
 from envbuilder.spec.model import Base, EnvSpec
@@ -43,13 +44,13 @@ class Machine:
     """This machine's configuration, as far as locking needs it (decision 10).
 
     environment: variables for uv and apt.
-    indexes: URLs of Python indexes by role; ``default`` only when uv's own configuration has none.
+    indexes: Python indexes by role, from ``read_python_indexes``.
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
     """
 
     runner: Runner
     environment: Mapping[str, str]
-    indexes: Mapping[str, str] = field(default_factory=dict)
+    indexes: Indexes
     mirrors: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
 
@@ -100,7 +101,7 @@ def make_lock(
         constraints=spec.constraints,
         preferred=() if upgrade or not existing else [w for w in existing.wheels if w.name not in named],
         fixed=parent.wheels if parent else (),
-        uv=Uv(runner=machine.runner, environment=machine.environment, indexes=_indexes(spec, machine)),
+        uv=_uv(spec, machine),
     )
     cuda = cuda_axis(spec.cuda, wheels, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
@@ -117,7 +118,7 @@ def make_lock(
         wheels=assignment.wheels,
         debs=assignment.debs,
         partition=assignment.partition,
-        files=_files(spec, parent),
+        files=_files(spec),
         env={**(parent.env if parent else {}), **spec.env},
         start=spec.start,
         cuda=cuda,
@@ -162,17 +163,17 @@ def _target(
     return python, PythonTarget(python=python, full_version=full_version, platform=platform, glibc=glibc)
 
 
-def _indexes(spec: EnvSpec, machine: Machine) -> Mapping[str, str]:
-    if missing := [role for role in spec.extra_indexes if role not in machine.indexes]:
+def _uv(spec: EnvSpec, machine: Machine) -> Uv:
+    if missing := [role for role in spec.extra_indexes if role not in machine.indexes.all]:
         raise UnknownIndex(
             f"{spec.name}: extra-indexes: no index is configured for {', '.join(missing)}",
-            hint=f"Set indexes.{missing[0]} in envbuilder.toml.",
+            hint=f"Set indexes.{missing[0]} in envbuilder.toml, or name an index so in uv.toml.",
         )
-    return {role: url for role, url in machine.indexes.items() if role == "default" or role in spec.extra_indexes}
+    return Uv(runner=machine.runner, environment=machine.environment, indexes=machine.indexes, extra=spec.extra_indexes)
 
 
-def _files(spec: EnvSpec, parent: Lock | None) -> tuple[LockedFile, ...]:
-    del parent  # the parent's files are in the parent's layers
+def _files(spec: EnvSpec) -> tuple[LockedFile, ...]:
+    # The parent's files are in the parent's layers.
     return tuple(
         LockedFile(source=rule.source, path=rule.path, mode=rule.mode, digest=rule.digest) for rule in spec.files
     )

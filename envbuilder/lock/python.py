@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.pylock import Package, PackageWheel, Pylock, PylockValidationError
@@ -16,6 +16,7 @@ from uv import find_uv_bin
 from envbuilder.digest import Digest
 from envbuilder.errors import IntegrityError, SpecError, UnavailableError
 from envbuilder.lock.model import Interpreter, Wheel
+from envbuilder.lock.settings import Indexes
 from envbuilder.lock.tags import best_wheel, glibc_minor, supported_tags
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import file_name
@@ -40,6 +41,10 @@ class NoWheel(SpecError):
 
 class Unsatisfiable(SpecError):
     """No set of versions fulfils all requirements; the message is uv's explanation."""
+
+
+class UnnamedIndex(SpecError):
+    """A package comes from an index that a lock cannot name."""
 
 
 class IncompleteIndex(IntegrityError):
@@ -69,16 +74,16 @@ class PythonTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uv:
-    """How uv is started on this machine.
+    """How uv is started on this machine, and for this environment.
 
-    indexes: URLs by role, in order of precedence. ``default`` stands in it only when our own or
-        pip's configuration names one: uv's configuration is uv's own business.
     environment: variables for uv; its configuration in them and in the user's files holds.
+    extra: roles of the indexes that come before the default one, in order.
     """
 
     runner: Runner
     environment: Mapping[str, str]
-    indexes: Mapping[str, str] = field(default_factory=dict)
+    indexes: Indexes
+    extra: Sequence[str] = ()
 
 
 def resolve_wheels(
@@ -122,8 +127,8 @@ def resolve_wheels(
         answer = Pylock.from_dict(parse_toml(text, source="uv"))
     except PylockValidationError as error:
         raise IncompleteIndex(f"uv's answer is no pylock.toml: {error}") from error
+    roles = _roles(wanted, constraints, answer.packages, target, uv) if uv.extra or uv.indexes.several else {}
     tags = supported_tags(target.python, target.platform, target.glibc)
-    roles = {url.rstrip("/"): role for role, url in uv.indexes.items()}
     wheels = []
     for package in answer.packages:
         old = kept.get(canonicalize_name(package.name))
@@ -134,29 +139,52 @@ def resolve_wheels(
             best = best_wheel(files, tags)
             if best is None:
                 raise _no_wheel(package, list(files), target)
-            wheels.append(_wheel(package, best, files[best], roles.get((package.index or "").rstrip("/"), "default")))
+            wheels.append(_wheel(package, best, files[best], roles.get(package.name, "default")))
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
-def _compile(wanted: Sequence[str], constraints: Sequence[str], output: str, target: PythonTarget, uv: Uv) -> str:
+def _compile(
+    wanted: Sequence[str], constraints: Sequence[str], output: str, target: PythonTarget, uv: Uv, *, pins: bool = False
+) -> str:
+    """Give uv's answer: a pylock.toml, or with ``pins`` a requirements.txt that says each package's index."""
+    name = "pins.txt" if pins else "pylock.toml"
     argv = [find_uv_bin(), "pip", "compile", "requirements.in", "--constraints", "constraints.in"]
-    argv += ["--format", "pylock.toml", "--output-file", "pylock.toml", "--no-header", "--quiet"]
+    argv += ["--output-file", name, "--no-header", "--quiet"]
+    argv += ["--no-annotate", "--emit-index-annotation"] if pins else ["--format", "pylock.toml"]
     argv += ["--only-binary", ":all:", "--python-platform", target.uv_platform]
     argv += ["--python-version", target.full_version, "--python", sys.executable, "--no-python-downloads"]
     # In the environment, not in argv: an address may hold a credential, and argv is public.
     variables = {**uv.environment, "NO_COLOR": "1"}
-    if extra := [f"{role}={url}" for role, url in uv.indexes.items() if role != "default"]:
-        variables["UV_INDEX"] = " ".join(extra)
-    if "default" in uv.indexes:
-        variables["UV_DEFAULT_INDEX"] = uv.indexes["default"]
+    if extra := [f"{role}={uv.indexes.for_uv[role]}" for role in uv.extra if role in uv.indexes.for_uv]:
+        variables["UV_INDEX"] = " ".join([*extra, uv.environment.get("UV_INDEX", "")]).strip()
+    if "default" in uv.indexes.for_uv:
+        variables["UV_DEFAULT_INDEX"] = uv.indexes.for_uv["default"]
     # An empty folder: no project's configuration reaches uv from the working directory.
-    with tempfile.TemporaryDirectory(prefix="envbuilder-uv-") as name:
-        folder = Path(name)
-        (folder / "pylock.toml").write_text(output)
+    with tempfile.TemporaryDirectory(prefix="envbuilder-uv-") as temporary:
+        folder = Path(temporary)
+        (folder / name).write_text(output)
         (folder / "requirements.in").write_text("\n".join(wanted) + "\n")
         (folder / "constraints.in").write_text("\n".join(constraints) + "\n")
         uv.runner(argv, env=variables, cwd=folder, timeout_s=_TIMEOUT_S)
-        return (folder / "pylock.toml").read_text()
+        return (folder / name).read_text()
+
+
+def _roles(
+    wanted: Sequence[str], constraints: Sequence[str], packages: Sequence[Package], target: PythonTarget, uv: Uv
+) -> dict[str, str]:
+    """Role of the index of each package. uv's pylock.toml does not say it, so it is asked once more, all pinned."""
+    pinned = [*constraints, *(f"{package.name}=={package.version}" for package in packages)]
+    text = _compile(wanted, pinned, "", target, uv, pins=True)
+    roles: dict[str, str] = {}
+    for name, url in re.findall(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==.*\n    # from (\S+)$", text, re.MULTILINE):
+        role = uv.indexes.role_of(url)
+        if role is None:
+            raise UnnamedIndex(
+                f"{name}: comes from an index that has no name in uv's configuration",
+                hint="Give that index a name: a lock holds names of indexes, never addresses.",
+            )
+        roles[canonicalize_name(name)] = role
+    return roles
 
 
 def _explained(error: ProgramFailed, target: PythonTarget, pins: Sequence[str]) -> Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,21 @@ class Indexes:
 
     all: every known role; ``default`` is always there.
     for_uv: those that uv must be told, because its own configuration does not have them.
+    several: whether uv's own configuration may send it to more than one index.
     """
 
     all: Mapping[str, str]
-    for_uv: Mapping[str, str]
+    for_uv: Mapping[str, str] = field(default_factory=dict)
+    several: bool = False
+
+    def role_of(self, url: str) -> str | None:
+        """The role of the index at ``url``, which may lack credentials; None when none is known."""
+        roles = {_plain(known): role for role, known in self.all.items()}
+        return roles.get(_plain(url))
+
+
+def _plain(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url).rstrip("/")
 
 
 def python_indexes(
@@ -51,7 +62,10 @@ def python_indexes(
     Raises:
         SpecErrors: one of uv's files is not TOML.
     """
-    uv = _from_uv(environment, [parse_toml(text, source="uv.toml") for text in uv_files])
+    documents = [parse_toml(text, source="uv.toml") for text in uv_files]
+    uv = _from_uv(environment, documents)
+    several = bool(environment.get("UV_INDEX") or environment.get("UV_EXTRA_INDEX_URL"))
+    several |= any(key in table for document in documents for table in _tables(document) for key in _EXTRA_KEYS)
     pip = environment.get("PIP_INDEX_URL") or next(filter(None, map(_from_pip, pip_files)), "")
     found = {**uv, **configured}
     for_uv = dict(configured)
@@ -62,15 +76,23 @@ def python_indexes(
         from piptools.repositories.pypi import PyPIRepository  # noqa: PLC0415 - half a second, and seldom needed
 
         found[DEFAULT] = PyPIRepository.DEFAULT_INDEX_URL
-    return Indexes(all=found, for_uv=for_uv)
+    return Indexes(all=found, for_uv=for_uv, several=several)
+
+
+#: Keys of uv.toml that may name an index beside the default one.
+_EXTRA_KEYS = ("index", "extra-index-url", "find-links")
+
+
+def _tables(document: dict[str, Any]) -> list[dict[str, Any]]:
+    pip = document.get("pip")
+    return [pip if isinstance(pip, dict) else {}, document]
 
 
 def _from_uv(environment: Mapping[str, str], documents: list[dict[str, Any]]) -> dict[str, str]:
     """Named indexes and the default one, as uv finds them (uv documentation, "Package indexes")."""
     found: dict[str, str] = {}
     for document in reversed(documents):
-        pip = document.get("pip")
-        for table in (pip if isinstance(pip, dict) else {}, document):
+        for table in _tables(document):
             if isinstance(url := table.get("index-url"), str):
                 found[DEFAULT] = url
         entries = document.get("index")
