@@ -1,0 +1,219 @@
+"""A request to a registry until it has an answer: authorization, patience, redirects.
+
+``RegistryClient`` is what a process has one of; ``Registry`` is one host of it. Credentials
+go to the registry's own origin only, whatever a redirect or a Location says.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urljoin
+
+from envbuilder.errors import EnvbuilderError
+from envbuilder.registry.addresses import Kind, Origin, kind_of_host
+from envbuilder.registry.answer import Answer
+from envbuilder.registry.auth import Authorizer
+from envbuilder.registry.credentials import Anonymous, CredentialSource
+from envbuilder.registry.errors import (
+    MAX_ERROR_SIZE,
+    BadAnswer,
+    ForbiddenAddress,
+    RateLimited,
+    RegistryDown,
+    parse_refusal,
+    refusal_error,
+)
+from envbuilder.registry.redact import redact_url
+from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
+from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.transport import Transport
+from envbuilder.store.target import Opener
+
+_log = logging.getLogger("envbuilder.registry")
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: Redirects followed in one request (registry.md 3 allows them anywhere; five is one more than seen).
+_MAX_REDIRECTS = 5
+#: Times one request may be sent again with other authorization: a challenge, then an expired token.
+_MAX_CHALLENGES = 3
+#: Docker Hub's name for people, and where its API is.
+_HUB = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request as the caller means it, before authorization, retries and redirects.
+
+    scopes: what a token must allow, as ``repository:NAME:ACTIONS``. body: opened anew for each attempt.
+    retry: whether sending it twice is harmless.
+    """
+
+    method: str
+    url: str
+    scopes: tuple[str, ...]
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    body: Opener | bytes | None = None
+    size: int = 0
+    retry: bool = True
+    answer_timeout_s: float | None = None
+
+
+class RegistryClient:
+    """All registries that a process talks to; thread-safe, made once, closed at the end.
+
+    ``sleep``, ``clock`` and ``jitter`` are the world's, so that a test need not wait.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings | None = None,
+        credentials: CredentialSource | None = None,
+        *,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.transport = Transport(settings)
+        self.retry = retry or RetryPolicy()
+        self.sleep, self.clock, self.jitter = sleep, clock, jitter
+        self._credentials = credentials or Anonymous()
+        self._lock = threading.Lock()
+        self._registries: dict[str, Registry] = {}
+
+    def registry(self, host: str) -> Registry:
+        """The registry that references call ``host``."""
+        with self._lock:
+            if host not in self._registries:
+                self._registries[host] = Registry(self, host, self._credentials)
+            return self._registries[host]
+
+    def pause_s(self, attempt: int, waited_s: float, wanted_s: float | None = None) -> float | None:
+        """Seconds to wait after failed attempt number ``attempt``; None: give up."""
+        return self.retry.wait_s(attempt, waited_s, wanted_s, self.jitter())
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.transport.close()
+
+    def __enter__(self) -> RegistryClient:  # noqa: PYI034  # typing.Self is of Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Registry:
+    """One registry host: its origin, its tokens, and requests that come back with an answer. Thread-safe."""
+
+    def __init__(self, client: RegistryClient, host: str, credentials: CredentialSource) -> None:
+        self._client, self._transport = client, client.transport
+        self.host = host
+        api = _HUB.get(host, host)
+        self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
+        self._auth = Authorizer(self.origin, host, self._transport, credentials, clock=client.clock)
+        self._kind: Kind | None = None
+
+    def url(self, path: str) -> str:
+        """The URL of an API ``path`` that starts with ``/v2/``."""
+        return f"{self.origin}{path}"
+
+    def request(self, call: Call, accept: Container[int]) -> Answer:
+        """The answer to ``call``, with a status in ``accept``; its body is unread.
+
+        Raises:
+            NotFound, Unauthorized, Denied, RateLimited, RegistryDown, Rejected: any other status.
+            ForbiddenAddress: a redirect leads where it must not.
+        """
+        attempt, waited_s = 0, 0.0
+        while True:
+            attempt += 1
+            error: EnvbuilderError
+            wanted_s = None
+            try:
+                answer = self._authorized(call)
+            except RegistryDown as down:
+                error = down
+            except RateLimited as limited:  # by the token server
+                error, wanted_s = limited, limited.retry_after_s
+            else:
+                if answer.status in accept:
+                    return answer
+                wanted_s = parse_retry_after(answer.headers.get("Retry-After"), time.time())
+                error = self._error(call, answer, wanted_s)
+                if answer.status not in RETRYABLE:
+                    raise error
+            pause_s = self._client.pause_s(attempt, waited_s, wanted_s) if call.retry else None
+            if pause_s is None:
+                raise error
+            _log.debug("%s; again in %.1f s", error, pause_s)
+            self._client.sleep(pause_s)
+            waited_s += pause_s
+
+    def follow(self, location: str, base: str) -> str:
+        """The absolute URL that ``location`` means in an answer from ``base``.
+
+        Raises:
+            ForbiddenAddress: no URL to go to, or one that gives up https.
+        """
+        try:
+            url = urljoin(base, location)
+        except ValueError as error:
+            raise ForbiddenAddress(f"{redact_url(base)}: Location: not a URL") from error
+        if Origin.of(url).scheme == "http" and Origin.of(base).scheme == "https":
+            raise ForbiddenAddress(f"{redact_url(base)}: leads from https to {redact_url(url)}")
+        return url
+
+    def _authorized(self, call: Call) -> Answer:
+        """The answer after challenges and redirects; any status."""
+        url, challenges, redirects = call.url, 0, 0
+        while True:
+            own = Origin.of(url) == self.origin
+            headers = dict(call.headers)
+            sent = self._auth.header(call.scopes) if own else None
+            if sent is not None:
+                headers["Authorization"] = sent
+            answer = self._transport.send(
+                call.method,
+                url,
+                headers=headers,
+                body=call.body,
+                size=call.size,
+                nearest=None if own else self._nearest(Origin.of(url)),
+                answer_timeout_s=call.answer_timeout_s,
+            )
+            # 403 too: some registries (ECR) say so of an expired token. One more try with a fresh one decides.
+            refused = answer.status == 401 or (answer.status == 403 and sent is not None and challenges == 0)
+            if own and refused and challenges < _MAX_CHALLENGES:
+                challenges += 1
+                if self._auth.challenged(answer, call.scopes, sent):
+                    answer.finish()
+                    continue
+            if answer.status in _REDIRECTS and call.method in ("GET", "HEAD") and "Location" in answer.headers:
+                redirects += 1
+                answer.finish()
+                if redirects > _MAX_REDIRECTS:
+                    raise BadAnswer(f"{call.method} {redact_url(call.url)}: more than {_MAX_REDIRECTS} redirects")
+                url = self.follow(answer.headers["Location"], url)
+                continue
+            return answer
+
+    def _nearest(self, origin: Origin) -> Kind | None:
+        """How near an address may be that this registry names: no nearer than its own."""
+        settings = self._transport.settings
+        if origin.host == self.origin.host or {origin.host, origin.authority} & settings.trusted_hosts:
+            return None
+        if self._kind is None:
+            self._kind = kind_of_host(self.origin.host, self.origin.port)
+        return self._kind
+
+    def _error(self, call: Call, answer: Answer, retry_after_s: float | None) -> EnvbuilderError:
+        refusal = parse_refusal(answer.read_start(MAX_ERROR_SIZE) if call.method != "HEAD" else b"")
+        if call.method == "HEAD":
+            answer.finish()
+        where = f"{call.method} {answer.where}"
+        return refusal_error(where, answer.status, refusal, retry_after_s or 0.0)

@@ -1,0 +1,57 @@
+"""What of a URL, a header or a server's words may stand in a message or a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote, urlsplit
+
+#: Query keys whose values are no secrets; presigned URLs and upload states have many others.
+_HARMLESS = frozenset({"digest", "mount", "from", "n", "last", "service", "scope", "digest-algorithm", "tag"})
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie", "www-authenticate"})
+_URL_HEADERS = frozenset({"location"})
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa1-￿]+")
+_MAX_URL = 300
+
+
+def redact_url(url: str) -> str:
+    """``url`` without userinfo, fragment and the values of query keys that may be secrets."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+        pairs = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        return "(no URL)"
+    if ":" in host:
+        host = f"[{host}]"
+    shown = [
+        f"{quote(key)}={quote(text, safe=':/,')}" if key in _HARMLESS else f"{quote(key)}=..." for key, text in pairs
+    ]
+    front = f"{parts.scheme}://" if parts.scheme else ""
+    return plain(front + host + port + parts.path + ("?" + "&".join(shown) if shown else ""), _MAX_URL)
+
+
+def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """``headers`` for a log."""
+
+    def shown(name: str, text: str) -> str:
+        if name.lower() in _SECRET_HEADERS:
+            return "..."
+        return redact_url(text) if name.lower() in _URL_HEADERS else plain(text, _MAX_URL)
+
+    return {name: shown(name, text) for name, text in headers.items()}
+
+
+def plain(text: str, limit: int) -> str:
+    """``text`` of a server without control characters (they could rewrite a terminal), cut to ``limit``."""
+    clean = _UNPRINTABLE.sub(" ", text).strip()
+    return clean if len(clean) <= limit else clean[:limit] + "..."
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """``text`` with each of ``secrets`` blotted out: servers echo what they were sent."""
+    for secret in secrets:
+        if len(secret) > 3:  # shorter ones would blot out ordinary words
+            text = text.replace(secret, "...")
+    return text

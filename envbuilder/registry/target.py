@@ -1,0 +1,313 @@
+"""RegistryTarget: a repository of a registry as a Target and RangeTarget.
+
+Source: OCI distribution-spec 1.1. Every byte is hashed here; a header's digest is a hint.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import BinaryIO, cast
+
+from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
+from envbuilder.oci import media_types
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
+from envbuilder.oci.reference import RegistryReference, check_tag
+from envbuilder.registry.answer import Answer
+from envbuilder.registry.client import Call, RegistryClient
+from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
+from envbuilder.registry.upload import Upload
+from envbuilder.store.target import NotFound, Opener, ShortRange
+
+_log = logging.getLogger("envbuilder.registry")
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
+#: Times in a row that a download may break without giving a byte before we stop resuming it.
+_MAX_FRUITLESS = 4
+#: Manifests kept, so that looking one up and then copying it is one request (Docker Hub counts them).
+_KEPT_MANIFESTS = 32
+#: Redirected locations of blobs kept; seconds that one is used, below what any registry signs them for.
+_KEPT_LOCATIONS = 512
+_LOCATION_LIFE_S = 120.0
+_ACCEPT = ", ".join(media_types.MANIFEST_ACCEPT)
+_DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
+
+
+class RegistryTarget:
+    """The repository that ``reference`` names; its tag and digest play no part. Thread-safe.
+
+    writable: ask for the right to push from the start, so that a push needs one token.
+    mount_from: repositories of the same registry that may hold blobs we push.
+    """
+
+    def __init__(
+        self,
+        reference: RegistryReference,
+        client: RegistryClient,
+        *,
+        writable: bool = False,
+        mount_from: Sequence[str] = (),
+    ) -> None:
+        self._name, self._repository = reference.name, reference.repository
+        self._client, self._registry = client, client.registry(reference.host)
+        self._upload = Upload(client, self._registry, self._repository, mount_from)
+        self._scopes = (f"repository:{self._repository}:{'pull,push' if writable else 'pull'}",)
+        self._lock = threading.Lock()
+        self._manifests: OrderedDict[Digest, bytes] = OrderedDict()
+        self._locations: OrderedDict[Digest, tuple[str, float]] = OrderedDict()
+        self._absent: set[Digest] = set()
+        self._whole_answers = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def has(self, what: Descriptor) -> bool:
+        found = self._head(what)
+        with self._lock:
+            # A push usually follows at once: it need not ask again.
+            (self._absent.discard if found else self._absent.add)(what.digest)
+        return found
+
+    def fetch(self, what: Descriptor) -> BinaryIO:
+        if what.media_type in _DOCUMENTS:
+            data = self._kept(what.digest)
+            if data is None:
+                data = self._manifest(str(what.digest))[0]
+            return verifying(io.BytesIO(data), what, source=f"{self.name}: {what.digest}")
+        answer = self._get_blob(what, "")
+        return verifying(cast("BinaryIO", _Download(self, what, answer)), what, source=f"{self.name}: {what.digest}")
+
+    def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
+        if offset < 0 or size < 0 or offset + size > what.size:
+            raise ShortRange(f"{self.name}: {what.digest}: want {size} bytes at {offset}, it has {what.size}")
+        if not size:
+            return b""
+        fruitless = 0
+        while True:
+            answer = self._get_blob(what, f"bytes={offset}-{offset + size - 1}")
+            try:
+                data = self._range_of(answer, what, offset, size)
+            except RegistryDown:
+                fruitless += 1
+                if fruitless >= _MAX_FRUITLESS:
+                    raise
+                continue
+            if len(data) != size:
+                answer.close()
+                raise ShortRange(f"{self.name}: {what.digest}: want {size} bytes at {offset}, got {len(data)}")
+            return data
+
+    def push(self, what: Descriptor, content: Opener) -> None:
+        with self._lock:
+            known_absent = what.digest in self._absent
+            self._absent.discard(what.digest)
+        if not known_absent and self._head(what):
+            return
+        if what.media_type in _DOCUMENTS:
+            with verifying(content(), what, source=f"{self.name}: push of {what.digest}") as stream:
+                data = stream.read()
+            self._put_manifest(what, data, str(what.digest))
+        else:
+            self._upload.blob(what, content, self._head)
+
+    def lookup(self, tag: str) -> Descriptor:
+        if not tag.startswith("sha256:"):
+            check_tag(tag)
+        data, media_type = self._manifest(str(Digest.parse(tag)) if tag.startswith("sha256:") else tag)
+        return Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
+
+    def tag(self, what: Descriptor, tag: str) -> None:
+        check_tag(tag)
+        with self.fetch(what) as stream:
+            data = stream.read()
+        self._put_manifest(what, data, tag)
+
+    def _head(self, what: Descriptor) -> bool:
+        call = self._call("HEAD", self._path(what), accept=_ACCEPT if what.media_type in _DOCUMENTS else "")
+        try:
+            answer = self._registry.request(call, (200, 404, 405))
+        except Rejected:
+            return False
+        answer.finish()
+        if answer.status == 405:
+            return self._get_works(what)
+        # A stub of another size under our digest is no content of ours (zot#4427): push it again.
+        length = answer.headers.get("Content-Length", str(what.size))
+        return answer.status == 200 and length == str(what.size)
+
+    def _get_works(self, what: Descriptor) -> bool:
+        """For registries that refuse HEAD (registry.md 9, ECR): begin a GET and drop it."""
+        try:
+            answer = self._registry.request(self._call("GET", self._path(what), accept=_ACCEPT), (200,))
+        except NotFound:
+            return False
+        answer.close()
+        return True
+
+    def _path(self, what: Descriptor) -> str:
+        kind = "manifests" if what.media_type in _DOCUMENTS else "blobs"
+        return f"/v2/{self._repository}/{kind}/{what.digest}"
+
+    def _call(self, method: str, path: str, *, accept: str = "", byte_range: str = "") -> Call:
+        headers = {}
+        if accept:
+            headers["Accept"] = accept
+        if byte_range:
+            headers["Range"] = byte_range
+        return Call(method=method, url=self._registry.url(path), scopes=self._scopes, headers=headers)
+
+    def _manifest(self, name: str) -> tuple[bytes, str]:
+        """Bytes and media type of the manifest that a tag or digest ``name`` names."""
+        call = self._call("GET", f"/v2/{self._repository}/manifests/{name}", accept=_ACCEPT)
+        answer = self._registry.request(call, (200,))
+        source = f"{self.name}: {name}"
+        data = answer.read_all(MAX_MANIFEST_SIZE)
+        got = Digest.of(data)
+        if name.startswith("sha256:") and got != Digest(name):
+            raise DigestMismatch(source, Digest(name), len(data), got, len(data))
+        said = answer.headers.get("Docker-Content-Digest", "")
+        if said.startswith("sha256:") and said != str(got):
+            _log.warning("%s: its header says %s, its bytes are %s; the bytes count", source, said[:80], got)
+        media_type = parse_document(data, source=source).media_type
+        declared = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        if declared in _DOCUMENTS and declared != media_type:
+            raise BadAnswer(f"{source}: want one media type, got {declared} as header and {media_type} inside")
+        self._keep(got, data)
+        return data, media_type
+
+    def _put_manifest(self, what: Descriptor, data: bytes, name: str) -> None:
+        call = Call(
+            method="PUT",
+            url=self._registry.url(f"/v2/{self._repository}/manifests/{name}"),
+            scopes=(f"repository:{self._repository}:pull,push",),
+            headers={"Content-Type": what.media_type},
+            body=data,
+            size=len(data),
+        )
+        answer = self._registry.request(call, (200, 201, 202))
+        answer.finish()
+        said = answer.headers.get("Docker-Content-Digest", str(what.digest))
+        if said.startswith("sha256:") and said != str(what.digest):
+            raise BadAnswer(f"{self.name}: want {what.digest} stored, the registry says it stored {said[:80]}")
+        self._keep(what.digest, data)
+
+    def _get_blob(self, what: Descriptor, byte_range: str) -> Answer:
+        """An answer with the blob or a part: 200 or 206. Redirects are remembered, and forgotten when they fail."""
+        call = self._call("GET", self._path(what), byte_range=byte_range)
+        if known := self._location(what.digest):
+            call_there = Call(method="GET", url=known, scopes=self._scopes, headers=call.headers, retry=False)
+            try:
+                return self._registry.request(call_there, (200, 206))
+            except Exception as error:  # noqa: BLE001  # expired, moved, away: the registry gives a new one
+                _log.debug("%s: %s; asking the registry again", self.name, error)
+                with self._lock:
+                    self._locations.pop(what.digest, None)
+        answer = self._registry.request(call, (200, 206))
+        if answer.url != call.url:
+            with self._lock:
+                self._locations[what.digest] = (answer.url, self._client.clock() + _LOCATION_LIFE_S)
+                while len(self._locations) > _KEPT_LOCATIONS:
+                    self._locations.popitem(last=False)
+        return answer
+
+    def _location(self, digest: Digest) -> str:
+        url, until_s = self._locations.get(digest, ("", 0.0))
+        return url if url and self._client.clock() < until_s else ""
+
+    def _range_of(self, answer: Answer, what: Descriptor, offset: int, size: int) -> bytes:
+        if answer.status == 206:
+            self.check_range(answer, what, offset, size)
+            data = answer.read_exactly(size)
+            answer.finish()
+            return data
+        # 200 means "here is all of it" (RFC 9110, 14.2): take what we need and drop the rest.
+        if not self._whole_answers:
+            self._whole_answers = True
+            _log.warning("%s: answers a Range with the whole blob: reading parts will be slow", self.name)
+        skip(answer, offset)
+        data = answer.read_exactly(size)
+        answer.close()
+        return data
+
+    def check_range(self, answer: Answer, what: Descriptor, offset: int, size: int) -> None:
+        """Refuse a 206 that is not about bytes ``offset`` to ``offset + size`` of ``what``.
+
+        Raises:
+            BadAnswer: another range or another size of the whole.
+        """
+        text = answer.headers.get("Content-Range", "")
+        match = _CONTENT_RANGE.match(text)
+        right = match and int(match[1]) == offset and int(match[2]) == offset + size - 1
+        if not match or not right or match[3] not in ("*", str(what.size)):
+            answer.close()
+            raise BadAnswer(
+                f"{answer.where}: want Content-Range bytes {offset}-{offset + size - 1}/{what.size}, got {text[:80]!r}"
+            )
+
+    def resume(self, what: Descriptor, offset: int) -> Answer:
+        """The rest of a blob from ``offset`` on.
+
+        Raises:
+            RegistryDown, NotFound, ...: as any request.
+        """
+        answer = self._get_blob(what, f"bytes={offset}-")
+        if answer.status == 206:
+            self.check_range(answer, what, offset, what.size - offset)
+        else:
+            skip(answer, offset)
+        return answer
+
+    def _kept(self, digest: Digest) -> bytes | None:
+        with self._lock:
+            return self._manifests.get(digest)
+
+    def _keep(self, digest: Digest, data: bytes) -> None:
+        with self._lock:
+            self._manifests[digest] = data
+            while len(self._manifests) > _KEPT_MANIFESTS:
+                self._manifests.popitem(last=False)
+
+
+class _Download(io.RawIOBase):
+    """The body of a blob that is taken up where it broke off; what comes out is not verified yet."""
+
+    def __init__(self, target: RegistryTarget, what: Descriptor, answer: Answer) -> None:
+        super().__init__()
+        self._target, self._what = target, what
+        self._answer = answer
+        self._position = 0
+        self._fruitless = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        while True:
+            try:
+                data = self._answer.read(size)
+            except RegistryDown as error:
+                self._fruitless += 1
+                if self._fruitless >= _MAX_FRUITLESS or self._position >= self._what.size:
+                    raise
+                _log.debug("%s; going on at byte %d", error, self._position)
+                self._answer = self._target.resume(self._what, self._position)
+                continue
+            if data:
+                self._fruitless = 0
+                self._position += len(data)
+            return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._answer.finish()
+        super().close()
+
+
+def skip(answer: Answer, count: int) -> None:
+    """Read and drop ``count`` bytes, or all there are."""
+    while count > 0 and (block := answer.read(min(count, 1 << 20))):
+        count -= len(block)

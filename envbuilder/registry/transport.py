@@ -1,0 +1,167 @@
+"""One HTTP request: sent once, logged once. No retry, no redirect, no credentials.
+
+urllib3 2.x, HTTP/1.1, threads (registry.md 13: HTTP/2 is not how the fast tools get their
+speed, and it slows uploads).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import BinaryIO, cast
+
+import urllib3
+from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import TimeoutError as SlowError
+
+from envbuilder.errors import HostError
+from envbuilder.registry.addresses import Kind, Origin
+from envbuilder.registry.answer import Answer, reason_of
+from envbuilder.registry.errors import RegistryDown
+from envbuilder.registry.pools import UntrustedServer, make_pool
+from envbuilder.registry.redact import plain, redact_headers, redact_url
+from envbuilder.registry.settings import HttpSettings
+from envbuilder.store.target import Opener
+
+_log = logging.getLogger("envbuilder.registry")
+
+
+class UnreadableBody(HostError):
+    """What should be sent could not be read from this machine's disk."""
+
+
+class Transport:
+    """Connection pools and one request at a time on each; thread-safe, one for a whole process."""
+
+    def __init__(self, settings: HttpSettings | None = None) -> None:
+        self.settings = settings or HttpSettings()
+        self._lock = threading.Lock()
+        self._pools: dict[tuple[Origin, Kind | None], urllib3.HTTPConnectionPool] = {}
+        self._warned: set[str] = set()
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: Opener | bytes | None = None,
+        size: int = 0,
+        nearest: Kind | None = None,
+        answer_timeout_s: float | None = None,
+    ) -> Answer:
+        """Send one request and return the answer, whatever its status; its body is not read yet.
+
+        ``body`` of ``size`` bytes is opened here. ``nearest``: how near the address may be; None: anywhere.
+
+        Raises:
+            RegistryDown: no connection, or it broke. UntrustedServer: TLS. ForbiddenAddress: by ``nearest``.
+        """
+        origin = Origin.of(url)
+        target = url[url.index(origin.scheme) + len(origin.scheme) + 3 :]
+        target = "/" + target.partition("/")[2].partition("#")[0]
+        sent = {"Accept-Encoding": "identity", "User-Agent": self.settings.user_agent, **headers}
+        stream: BinaryIO | bytes | None = body if isinstance(body, bytes) or body is None else _readable(body)
+        if stream is not None:
+            sent["Content-Length"] = str(len(stream) if isinstance(stream, bytes) else size)
+        timeout = urllib3.Timeout(
+            connect=self.settings.connect_timeout_s, read=answer_timeout_s or self.settings.idle_timeout_s
+        )
+        start = time.monotonic()
+        try:
+            inner = self._pool(origin, nearest).urlopen(
+                method,
+                target,
+                # An empty body is still a body; urllib3 would not send its length.
+                body=stream if size or isinstance(stream, bytes) else None,
+                headers=sent,
+                redirect=False,
+                retries=False,
+                timeout=timeout,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (HTTPError, OSError) as error:
+            raise _transport_error(f"{method} {redact_url(url)}", origin, error) from error
+        finally:
+            if stream is not None and not isinstance(stream, bytes):
+                stream.close()
+        answer = Answer(inner, url)
+        self._note(method, answer, sent, time.monotonic() - start)
+        return answer
+
+    def close(self) -> None:
+        """Close every idle connection; requests that run are not disturbed."""
+        with self._lock:
+            pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            pool.close()
+
+    def _note(self, method: str, answer: Answer, sent: Mapping[str, str], seconds: float) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "%s %s -> %d in %.0f ms; sent %s; got %s",
+                method,
+                answer.where,
+                answer.status,
+                seconds * 1000,
+                redact_headers(sent),
+                redact_headers(dict(answer.headers)),
+            )
+        # distribution-spec, "Warnings": code 299, shown and never acted on; once, however often it comes.
+        if warning := answer.headers.get("Warning"):
+            text = plain(warning, 500)
+            with self._lock:
+                new = text not in self._warned and len(self._warned) < 100
+                self._warned.add(text)
+            if new:
+                _log.warning("%s says: %s", Origin.of(answer.url), text)
+
+    def _pool(self, origin: Origin, nearest: Kind | None) -> urllib3.HTTPConnectionPool:
+        key = (origin, nearest)
+        pool = self._pools.get(key)
+        if pool is None:
+            made = make_pool(self.settings, origin, nearest)
+            with self._lock:
+                pool = self._pools.setdefault(key, made)
+        return pool
+
+
+class _Body(io.RawIOBase):
+    """A body whose disk errors can't be taken for errors of the connection."""
+
+    def __init__(self, inner: BinaryIO) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self._inner.read(size)
+        except OSError as error:
+            raise UnreadableBody(f"body: {error}", hint="Look into the state of the disk it is read from.") from error
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
+
+
+def _readable(opener: Opener) -> BinaryIO:
+    return cast("BinaryIO", _Body(opener()))
+
+
+def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:
+    if isinstance(error, SSLError):
+        reason = reason_of(error)
+        hint = f"Put the CA's certificate into certs.d/{origin.authority}/, or name it as ca_file."
+        if "WRONG_VERSION" in reason or "record layer" in reason:
+            hint = f"If {origin.authority} speaks plain http, list it as such."
+        return UntrustedServer(f"{where}: TLS: {reason}", hint=hint)
+    text = "no answer in time" if isinstance(error, SlowError) else reason_of(error)
+    return RegistryDown(f"{where}: {text}", hint="Check the name, the port and the network.")
