@@ -48,7 +48,7 @@ def find_layer(plan: LayerPlan, store: LayoutTarget) -> Layer | None:
     return replace(layer, id=plan.id) if layer and store.has(layer.blob) else None
 
 
-def build_layer(plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget) -> Layer:
+def build_layer(plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget, *, cache: Path) -> Layer:
     """Make the layer of ``plan`` in ``store``, and remember it under its key.
 
     The bytes are written once, straight into the store; nothing is left there on failure.
@@ -58,7 +58,7 @@ def build_layer(plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget)
     """
     with store.begin() as blob:
         writer = FrameWriter(blob)
-        placed = write_tar(plan.entries(artifacts), writer)
+        placed = write_tar(plan.entries(artifacts, cache=cache), writer)
         framed = writer.finish()
         blob.commit(framed.blob)
     layer = Layer(
@@ -78,6 +78,7 @@ def build_layers(
     store: LayoutTarget,
     artifacts: ArtifactSource,
     *,
+    cache: Path,
     jobs: int,
     finished: Callable[[Layer, bool], None] = lambda _layer, _reused: None,
 ) -> tuple[Layer, ...]:
@@ -96,7 +97,7 @@ def build_layers(
         else:
             missing.append(plan)
     if missing:
-        for layer in _build_missing(missing, store, artifacts, jobs):
+        for layer in _build_missing(missing, store, artifacts, cache, jobs):
             layers[layer.id] = layer
             finished(layer, False)
     return tuple(layers[plan.id] for plan in plans)
@@ -107,7 +108,7 @@ def _weight(plan: LayerPlan) -> int:
 
 
 def _build_missing(
-    plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, jobs: int
+    plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, cache: Path, jobs: int
 ) -> Iterator[Layer]:
     by_size = sorted(plans, key=lambda plan: (-_weight(plan), plan.id))
     with _pools(min(jobs, len(plans))) as (fetchers, builders):
@@ -123,7 +124,7 @@ def _build_missing(
                 needed = [fetches[artifact.digest] for artifact in plan.artifacts]
                 if all(fetch.done() for fetch in needed):
                     files = {a.digest: fetches[a.digest].result() for a in plan.artifacts}
-                    running.add(builders.submit(_build_in_process, plan, LocalFiles(files), store.directory))
+                    running.add(builders.submit(_build_in_process, plan, LocalFiles(files), store.directory, cache))
                     waiting.remove(plan)
             fetching = {fetch for plan in waiting for a in plan.artifacts if not (fetch := fetches[a.digest]).done()}
             done, _ = wait(running | fetching, return_when=FIRST_COMPLETED)
@@ -150,9 +151,9 @@ def _answer(future: Future[tuple[str, str]], store: LayoutTarget) -> Layer:
     return layer
 
 
-def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path) -> tuple[str, str]:
+def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path, cache: Path) -> tuple[str, str]:
     # The paths of a large layer are megabytes: they go through the record, not through the pipe.
-    layer = build_layer(plan, artifacts, LayoutTarget(directory))
+    layer = build_layer(plan, artifacts, LayoutTarget(directory), cache=cache)
     return layer.id, layer.plan_key.hex
 
 

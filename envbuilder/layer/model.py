@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from envbuilder.digest import Descriptor, Digest
@@ -26,8 +27,11 @@ class LayerPlan(Protocol):
     def artifacts(self) -> tuple[Artifact, ...]:
         """What ``entries`` reads, the interpreter that compiles included."""
 
-    def entries(self, artifacts: ArtifactSource) -> Iterator[Entry]:
-        """The tree of this layer, in any order; parent directories may be left out."""
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
+        """The tree of this layer, in any order; parent directories may be left out.
+
+        ``cache`` is a folder of this machine for what is derived from artefacts (the unpacked interpreter).
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,229 @@
+"""A lock becomes layer plans: recipes without bytes, each with the key that decides its bytes. Pure.
+
+A child environment's plans begin with its parent's, the parent's computed layer included:
+the parent's layers are then a byte-identical prefix of the child's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from envbuilder.digest import Digest, canonical_json
+from envbuilder.layer.claims import check_conflicts
+from envbuilder.layer.computed import COMPUTED_VERSION, computed_entries
+from envbuilder.layer.deb import deb_entries
+from envbuilder.layer.debian.spool import Spool
+from envbuilder.layer.files import file_entries, overlay
+from envbuilder.layer.frames import COMPRESSOR
+from envbuilder.layer.interpreter import InterpreterPackages, interpreter_packages, unpack_interpreter
+from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
+from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
+from envbuilder.layer.tar import TAR_WRITER
+from envbuilder.layer.tree import Entry, Placed
+from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims, wheel_entries
+from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, Wheel
+from envbuilder.lock.source import ArtifactSource
+from envbuilder.oci.platform import Platform
+
+#: Name of the deb rules in a layer's recipe: raise the number when any entry of any deb would change.
+DEB_WRITER = "deb/1"
+#: Id of the computed layer of environment ``x`` is ``x/top``.
+TOP = "/top"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """What makes .pyc files: the image's own interpreter, from its packages."""
+
+    python: Interpreter
+    platform: Platform
+    packages: InterpreterPackages
+
+    @property
+    def artifacts(self) -> tuple[Deb, ...]:
+        return (*self.packages.deciding, *self.packages.running)
+
+    @property
+    def recipe(self) -> str:
+        return compiler_identity(self.packages.identity)
+
+    def compiler(self, artifacts: ArtifactSource, cache: Path) -> ImageCompiler:
+        """A compiler that runs on this host."""
+        unpacked = unpack_interpreter(
+            self.packages, artifacts, self.python, self.platform, cache=cache / "interpreters"
+        )
+        return ImageCompiler(interpreter=unpacked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebPlan:
+    """A layer of Debian packages, their modules compiled."""
+
+    id: str
+    debs: tuple[Deb, ...]
+    compilation: Compilation
+
+    @property
+    def key(self) -> Digest:
+        return _key(DEB_WRITER, self.debs, self.compilation)
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return _each_once(self.debs, self.compilation.artifacts)
+
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
+        compiler = self.compilation.compiler(artifacts, cache)
+        spool = Spool(cache)
+        for deb in self.debs:
+            entries = list(deb_entries(artifacts.file(deb), deb, spool=spool))
+            yield from entries
+            yield from compile_entries(debian_modules(entries), compiler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelPlan:
+    """A layer of Python packages, installed below the prefix and compiled."""
+
+    id: str
+    wheels: tuple[Wheel, ...]
+    compilation: Compilation
+
+    @property
+    def key(self) -> Digest:
+        return _key(WHEEL_WRITER, self.wheels, self.compilation)
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return _each_once(self.wheels, self.compilation.artifacts)
+
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
+        """As LayerPlan.entries.
+
+        Raises:
+            Conflict: two wheels claim one path with different bytes.
+        """
+        python = self.compilation.python
+        check_wheels(self.wheels, artifacts, python)
+        compiler = self.compilation.compiler(artifacts, cache)
+        seen: set[str] = set()
+        for wheel in self.wheels:
+            for entry in wheel_entries(artifacts.file(wheel), wheel, python=python, compiler=compiler):
+                # What two wheels both have is the same, or check_wheels would have said so.
+                if entry.path not in seen:
+                    seen.add(entry.path)
+                    yield entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopPlan:
+    """The computed layer of one environment: it depends on all that lies below it."""
+
+    id: str
+    lock: Lock
+    below: tuple[Digest, ...]  # keys of the layers under it, lowest first
+
+    @property
+    def key(self) -> Digest:
+        files = [[rule.path, rule.mode, str(rule.digest)] for rule in self.lock.files]
+        return Digest.of(
+            canonical_json(
+                {
+                    "writer": [f"computed/{COMPUTED_VERSION}", PREFIX, TAR_WRITER, COMPRESSOR],
+                    "artifacts": [str(deb.digest) for deb in self.lock.debs],
+                    "python": self.lock.python.version,
+                    "below": [str(key) for key in self.below],
+                    "files": files,
+                }
+            )
+        )
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self.lock.debs
+
+    def on(self, placed: Sequence[Sequence[Placed]], folder: Path) -> GroundedTop:
+        """The plan with what it needs of the world: the paths below it, and the environment's folder."""
+        return GroundedTop(plan=self, placed=tuple(tuple(layer) for layer in placed), folder=folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundedTop:
+    """A TopPlan that can give its entries."""
+
+    plan: TopPlan
+    placed: tuple[tuple[Placed, ...], ...]
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.plan.id
+
+    @property
+    def key(self) -> Digest:
+        return self.plan.key
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self.plan.artifacts
+
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:  # noqa: ARG002  LayerPlan's signature
+        lock = self.plan.lock
+        site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
+        skeleton = prefix_entries(PREFIX, lock.python)
+        computed = computed_entries(lock, self.placed, artifacts, site_packages=site_packages)
+        return overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder))
+
+
+AnyPlan: TypeAlias = DebPlan | WheelPlan | TopPlan
+
+
+def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
+    """The layers of the last of ``locks``, base first; the others are what it extends, the root first."""
+    lock = locks[-1]
+    by_name = {each.name: each for each in locks}
+    compilation = Compilation(
+        python=lock.python, platform=lock.platform, packages=interpreter_packages(lock.debs, lock.python)
+    )
+    plans: list[AnyPlan] = []
+    for layer in lock.layers:
+        if layer.endswith(TOP):
+            below = tuple(each.key for each in plans)
+            plans.append(TopPlan(id=layer, lock=by_name[layer.removesuffix(TOP)], below=below))
+            continue
+        debs = tuple(deb for deb in lock.debs if deb.layer == layer)
+        wheels = tuple(wheel for wheel in lock.wheels if wheel.layer == layer)
+        if debs:
+            plans.append(DebPlan(id=layer, debs=debs, compilation=compilation))
+        else:
+            plans.append(WheelPlan(id=layer, wheels=wheels, compilation=compilation))
+    return tuple(plans)
+
+
+def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Interpreter) -> None:
+    """Check that ``wheels`` can lie in one prefix, from their directories alone.
+
+    Raises:
+        Conflict: names every path and both packages.
+    """
+    claims = [(wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python)) for wheel in wheels]
+    check_conflicts([("the prefix", prefix_claims(PREFIX, python)), *claims])
+
+
+def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:
+    return Digest.of(
+        canonical_json(
+            {
+                "writer": [writer, PREFIX, TAR_WRITER, COMPRESSOR],
+                "artifacts": [str(artifact.digest) for artifact in artifacts],
+                "python": compilation.python.tag,
+                "compiler": compilation.recipe,
+            }
+        )
+    )
+
+
+def _each_once(*groups: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    return tuple({artifact.digest: artifact for group in groups for artifact in group}.values())
