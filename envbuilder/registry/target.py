@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import BinaryIO, cast
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
+from envbuilder.errors import EnvbuilderError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import RegistryReference, check_tag
@@ -92,6 +93,7 @@ class RegistryTarget:
             try:
                 data = self._range_of(answer, what, offset, size)
             except RegistryDown:
+                self._forget_location(what)
                 fruitless += 1
                 if fruitless >= _MAX_FRUITLESS:
                     raise
@@ -202,10 +204,9 @@ class RegistryTarget:
             call_there = Call(method="GET", url=known, scopes=self._scopes, headers=call.headers, retry=False)
             try:
                 return self._registry.request(call_there, (200, 206))
-            except Exception as error:  # noqa: BLE001  # expired, moved, away: the registry gives a new one
+            except EnvbuilderError as error:  # expired, moved, away: the registry gives a new one
                 _log.debug("%s: %s; asking the registry again", self.name, error)
-                with self._lock:
-                    self._locations.pop(what.digest, None)
+                self._forget_location(what)
         answer = self._registry.request(call, (200, 206))
         if answer.url != call.url:
             with self._lock:
@@ -213,6 +214,10 @@ class RegistryTarget:
                 while len(self._locations) > _KEPT_LOCATIONS:
                     self._locations.popitem(last=False)
         return answer
+
+    def _forget_location(self, what: Descriptor) -> None:
+        with self._lock:
+            self._locations.pop(what.digest, None)
 
     def _location(self, digest: Digest) -> str:
         url, until_s = self._locations.get(digest, ("", 0.0))

@@ -6,8 +6,11 @@ different way at each large registry, so it is not the default. Memory is flat a
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO, cast
 from urllib.parse import quote
 
 from envbuilder.digest import Descriptor, verifying
@@ -36,6 +39,7 @@ class Upload:
         Raises:
             DigestMismatch: the content is not ``what``. Otherwise what the registry's refusal means.
         """
+        body = _Body(content, what)
         location = ""
         for neighbour in self._mount_from:
             mounted, location = self._mount(what, neighbour)
@@ -48,9 +52,12 @@ class Upload:
             attempt += 1
             try:
                 location = location or self._start()
-                self._put(location, what, content)
+                self._put(location, what, body)
                 return
             except _UNCERTAIN as error:
+                if body.failure is not None:
+                    self._cancel(location)
+                    raise body.failure from None
                 if present(what):
                     return
                 self._cancel(location)
@@ -94,23 +101,22 @@ class Upload:
             raise BadAnswer(f"POST {answer.where}: want a Location, got none")
         return self._registry.follow(location, answer.url)
 
-    def _put(self, location: str, what: Descriptor, content: Opener) -> None:
+    def _put(self, location: str, what: Descriptor, body: _Body) -> None:
         # The state in the query is opaque: the digest is appended, nothing is rebuilt.
         url = location + ("&" if "?" in location else "?") + "digest=" + quote(str(what.digest), safe="")
-        source = f"upload of {what.digest}"
         call = Call(
             method="PUT",
             url=url,
             scopes=self._scopes,
             headers={"Content-Type": "application/octet-stream"},
-            body=lambda: verifying(content(), what, source=source),
+            body=body.open,
             size=what.size,
             retry=False,
             answer_timeout_s=self._client.transport.settings.upload_answer_timeout_s,
         )
         if not what.size:
             # An empty body is never read by the HTTP library, so nothing would check that it is empty.
-            with verifying(content(), what, source=source) as stream:
+            with body.open() as stream:
                 stream.read()
         answer = self._registry.request(call, (200, 201, 204))
         answer.finish()
@@ -122,6 +128,45 @@ class Upload:
                 self._registry.request(call, range(200, 300)).finish()
             except EnvbuilderError as error:
                 _log.debug("cancel: %s", error)
+
+
+class _Body:
+    """The content as a verified body; remembers an error of its own, which no new upload would mend."""
+
+    def __init__(self, content: Opener, what: Descriptor) -> None:
+        self._content, self._what = content, what
+        self.failure: Exception | None = None
+
+    def open(self) -> BinaryIO:
+        with self.noted():
+            inner = verifying(self._content(), self._what, source=f"upload of {self._what.digest}")
+        return cast("BinaryIO", _Noting(inner, self))
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+class _Noting(io.RawIOBase):
+    def __init__(self, inner: BinaryIO, body: _Body) -> None:
+        super().__init__()
+        self._inner, self._body = inner, body
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        with self._body.noted():
+            return self._inner.read(size)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
 
 
 def _is_final(error: EnvbuilderError) -> bool:

@@ -195,8 +195,8 @@ class FakeRegistry:
         if self.basic and sent != "Basic " + base64.b64encode(self.basic.encode()).decode():
             return Reply(status=401, headers={"WWW-Authenticate": 'Basic realm="fake"'})
         if self.token and sent.removeprefix("Bearer ") not in self._tokens:
-            parts = request.path.split("/")
-            scope = f"repository:{parts[2]}:pull" if len(parts) > 2 else ""
+            name = re.match(r"/v2/(.+)/(?:blobs|manifests)/", request.path)
+            scope = f"repository:{name[1]}:pull" if name else ""
             challenge = f'Bearer realm="{self.realm}",service="fake",scope="{scope}"'
             return Reply(status=401, headers={"WWW-Authenticate": challenge})
         return None
