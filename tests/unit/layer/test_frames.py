@@ -1,0 +1,90 @@
+import hashlib
+import io
+import random
+from dataclasses import replace
+
+import pytest
+import zstandard
+
+from envbuilder.digest import Digest
+from envbuilder.layer.chunks import index_range
+from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, FrameWriter, read_chunk
+
+
+def framed(data, piece=100_003):
+    out = io.BytesIO()
+    writer = FrameWriter(out)
+    for start in range(0, len(data), piece):
+        writer.write(data[start : start + piece])
+    return writer.finish(), out.getvalue()
+
+
+DATA = random.Random(1).randbytes(CHUNK_SIZE // 2) * 5 + b"end"
+
+
+def test_any_zstd_decoder_gets_the_stream_back():
+    result, blob = framed(DATA)
+
+    assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(blob), read_across_frames=True).read() == DATA
+    assert (result.diff_id, result.tar_size) == (Digest.of(DATA), len(DATA))
+    assert (result.blob.digest, result.blob.size) == (Digest.of(blob), len(blob))
+
+
+def test_every_chunk_is_one_frame_that_declares_its_size():
+    result, blob = framed(DATA)
+    read = [read_chunk(c, blob[c.blob_offset : c.blob_offset + c.blob_size], source="test") for c in result.index]
+
+    assert [len(part) for part in read] == [CHUNK_SIZE, CHUNK_SIZE, CHUNK_SIZE // 2 + 3]
+    assert b"".join(read) == DATA
+    for chunk in result.index:
+        frame = zstandard.get_frame_parameters(blob[chunk.blob_offset :][: chunk.blob_size])
+        assert (frame.content_size, frame.has_checksum) == (chunk.size, False)
+
+
+@pytest.mark.parametrize("piece", [1, 4096, CHUNK_SIZE, CHUNK_SIZE * 3])
+def test_the_blob_does_not_depend_on_how_it_was_written(piece):
+    data = DATA[:5000] if piece == 1 else DATA
+
+    assert framed(data, piece) == framed(data)
+
+
+def test_an_empty_stream_is_a_blob_with_an_empty_index():
+    result, blob = framed(b"")
+
+    assert len(result.index) == 0
+    assert len(blob) == 8 + 32
+    assert index_range(result.blob, source="test") == (0, 40)
+
+
+def stored_chunk():
+    result, blob = framed(b"abc" * 1000)
+    chunk = result.index[0]
+    return chunk, blob[: chunk.blob_size]
+
+
+@pytest.mark.parametrize("change", ["flip", "short", "long", "empty"])
+def test_a_chunk_with_other_bytes_is_refused(change):
+    chunk, stored = stored_chunk()
+    bad = {"flip": stored[:-1] + b"\0", "short": stored[:-1], "long": stored + b"\0", "empty": b""}[change]
+
+    with pytest.raises(BadChunk, match="chunk 0: want sha256:"):
+        read_chunk(chunk, bad, source="test")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"no frame",
+        zstandard.compress(b"x" * 100),
+        zstandard.compress(b"x" * 3000) * 2,
+        zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 3000),
+        zstandard.compress(b"x" * 3000)[:-1],
+    ],
+    ids=["garbage", "too small", "two frames", "no size", "truncated"],
+)
+def test_a_chunk_that_is_not_one_frame_of_its_size_is_refused(stored):
+    chunk, _ = stored_chunk()
+    promised = replace(chunk, blob_size=len(stored), sha256=hashlib.sha256(stored).digest())
+
+    with pytest.raises(BadChunk):
+        read_chunk(promised, stored, source="test")
