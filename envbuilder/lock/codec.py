@@ -22,6 +22,7 @@ from envbuilder.lock.model import (
     Wheel,
 )
 from envbuilder.oci.platform import Platform
+from envbuilder.paths import UnsafePath, entry_path, file_name
 from envbuilder.spec.toml import parse_toml
 
 #: Version of this format; a reader refuses any other.
@@ -139,7 +140,9 @@ def load(data: bytes, *, source: str) -> Lock:
         lock = _lock(_Table(parse_toml(data.decode(), source=source), ""))
     except SpecErrors as error:
         raise InvalidLock(str(error)) from error
-    except (UnicodeDecodeError, InvalidDigest, SpecError) as error:
+    except InvalidLock as error:
+        raise InvalidLock(f"{source}: {error}", hint=error.hint) from error
+    except (UnicodeDecodeError, InvalidDigest, UnsafePath, SpecError) as error:
         raise InvalidLock(f"{source}: {error}") from error
     if dump(lock) != data:
         raise InvalidLock(f"{source}: not as it was written: order, spacing or comments differ")
@@ -288,10 +291,15 @@ def _file(table: _Table) -> LockedFile:
 
 
 def _check(lock: Lock) -> None:
-    """Refuse a lock that no build could follow: an artefact twice, unsorted, or in no layer."""
+    """Refuse a lock that no build could follow: an artefact twice, unsorted, in no layer or under a hostile name."""
     known = set(lock.layers)
     if len(known) != len(lock.layers) or not lock.layers or lock.layers[-1] != f"{lock.name}/top":
         raise InvalidLock(f"layers: want distinct ids, last '{lock.name}/top'")
+    for wheel in lock.wheels:
+        file_name(wheel.file, source=wheel.name)
+    for name, path in [(deb.name, deb.file) for deb in lock.debs] + [(file.source, file.path) for file in lock.files]:
+        if (plain := entry_path(path, source=name)) != path:
+            raise InvalidLock(f"{name}: want {plain!r}, got {path!r}")
     for kind, artifacts in (("wheels", lock.wheels), ("debs", lock.debs)):
         names = [artifact.name for artifact in artifacts]
         if names != sorted(set(names)):

@@ -1,0 +1,64 @@
+"""Small artefacts and locks: real values without bytes behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from envbuilder.digest import Digest
+from envbuilder.lock.model import CudaAxis, Deb, Interpreter, Lock, LockedFile, Parent, Wheel
+from envbuilder.oci.platform import Platform
+
+
+def wheel(name: str, version: str = "1", size: int = 10, layer: str = "") -> Wheel:
+    """A wheel; its digest is that of its name and version."""
+    return Wheel(
+        name=name,
+        version=version,
+        file=f"{name.replace('-', '_')}-{version}-py3-none-any.whl",
+        digest=Digest.of(f"{name} {version}".encode()),
+        size=size,
+        layer=layer,
+    )
+
+
+def deb(name: str, version: str = "1", size: int = 10, layer: str = "", source: str = "") -> Deb:
+    """A Debian package; its digest is that of its name and version."""
+    return Deb(
+        name=name,
+        version=version,
+        architecture="amd64",
+        file=f"pool/main/{name[0]}/{name}_{version}_amd64.deb",
+        digest=Digest.of(f"deb {name} {version}".encode()),
+        size=size,
+        layer=layer,
+        source=source or name,
+    )
+
+
+#: A lock with the fewest fields.
+SMALL = Lock(
+    name="x",
+    version="1",
+    platform=Platform("x86_64"),
+    spec_digest=Digest.of(b"spec"),
+    python=Interpreter(version="3.13", tag="cp313"),
+    suite="trixie",
+    base=("ca-certificates", "python3.13"),
+    glibc="2.41",
+    layers=("x/debs-00", "x/wheels-00", "x/top"),
+    wheels=(wheel("numpy", layer="x/wheels-00"), wheel("pandas", layer="x/wheels-00")),
+    debs=(deb("libc6", layer="x/debs-00", source="glibc"),),
+)
+
+#: A lock with every field.
+FULL = replace(
+    SMALL,
+    layers=("p/top", *SMALL.layers),
+    wheels=(*SMALL.wheels, replace(wheel("torch", "2.15.0+cu130", layer="x/wheels-00"), index="pytorch-cu130")),
+    debs=(*SMALL.debs, replace(deb("openssl", layer="x/debs-00"), archive="debian-security")),
+    files=(LockedFile(source="motd", path="etc/motd", mode=0o600, digest=Digest.of(b"hi")),),
+    env={"A": 'quote " back \\ tab \t del \x7f nul-free é', "LANG": "C.UTF-8"},
+    start=(("python", "-c", "import torch"), ("true",)),
+    cuda=CudaAxis(toolkit="13.2", minimum_driver="580.65.06", accelerators=("9.0", "10.0")),
+    parent=Parent(name="p", lock_digest=Digest.of(b"parent")),
+)

@@ -1,0 +1,128 @@
+"""Artefacts to layers."""
+
+from dataclasses import replace
+
+import pytest
+
+from envbuilder.lock.model import Lock, Partition
+from envbuilder.lock.partition import MAX_LAYERS, Assignment, TooManyLayers, assign, bucket
+from envbuilder.testing.locks import SMALL, deb, wheel
+
+MB = 1_000_000
+
+
+def lock_of(name: str, done: Assignment) -> Lock:
+    return replace(
+        SMALL, name=name, layers=done.layers, wheels=done.wheels, debs=done.debs, partition=done.partition, parent=None
+    )
+
+
+def layer_by_name(done: Assignment) -> dict[str, str]:
+    return {artifact.name: artifact.layer for artifact in (*done.wheels, *done.debs)}
+
+
+def test_a_big_artefact_has_a_layer_of_its_own():
+    done = assign("x", [wheel("torch", size=500 * MB), wheel("six")], [deb("gcc", size=20 * MB)])
+
+    assert layer_by_name(done) == {"torch": "x/torch", "six": "x/wheels-00", "gcc": "x/gcc.deb"}
+
+
+def test_layers_are_in_order_debs_then_wheels_then_the_computed_one():
+    done = assign("x", [wheel("torch", size=9 * MB), wheel("six")], [deb("gcc", size=9 * MB), deb("libc6")])
+
+    assert done.layers == ("x/debs-00", "x/gcc.deb", "x/torch", "x/wheels-00", "x/top")
+
+
+def test_packages_of_one_debian_source_share_a_bucket():
+    debs = [deb(f"p{i}", size=MB, source="util-linux") for i in range(9)] + [deb(f"q{i}", size=MB) for i in range(9)]
+    done = assign("x", [], debs)
+
+    assert done.partition.deb_buckets == 4
+    assert len({d.layer for d in done.debs if d.source == "util-linux"}) == 1
+
+
+@pytest.mark.parametrize(("total_mb", "buckets"), [(0, 1), (2, 1), (3, 2), (5, 4), (17, 16), (300, 16)])
+def test_a_small_environment_gets_few_buckets(total_mb, buckets):
+    done = assign("x", [wheel(f"w{i}", size=MB // 2) for i in range(2 * total_mb)], [])
+
+    assert done.partition.wheel_buckets == buckets
+
+
+def test_a_bucket_is_the_sha256_of_the_name():
+    # Changing this would move every package of every lock that is made anew.
+    assert [bucket(name, 16) for name in ("numpy", "torch", "pip")] == [12, 7, 9]
+
+
+@pytest.mark.parametrize("name", ["top", "wheels-01", "debs-3"])
+def test_a_package_never_takes_the_id_of_another_layer(name):
+    done = assign("x", [wheel(name, size=9 * MB)], [])
+
+    assert done.layers == (f"x/{name}.whl", "x/top")
+
+
+def test_what_stays_keeps_its_layer_though_its_size_changes():
+    first = assign("x", [wheel("a", size=9 * MB), wheel("b")], [])
+    second = assign("x", [wheel("a", "2", 1), wheel("b", "2", 9 * MB)], [], existing=lock_of("x", first))
+
+    assert layer_by_name(second) == {"a": "x/a", "b": "x/wheels-00"}
+
+
+def test_a_layer_that_nobody_needs_goes():
+    first = assign("x", [wheel("a", size=9 * MB), wheel("b")], [])
+    second = assign("x", [wheel("b")], [], existing=lock_of("x", first))
+
+    assert second.layers == ("x/wheels-00", "x/top")
+
+
+def test_a_child_starts_with_all_layers_of_its_parent():
+    parent = lock_of("p", assign("p", [wheel("a", size=9 * MB), wheel("b")], [deb("libc6")]))
+    child = assign("x", [*parent.wheels, wheel("c"), wheel("d", size=9 * MB)], parent.debs, parent=parent)
+
+    assert child.layers == (*parent.layers, "x/d", "x/wheels-00", "x/top")
+    assert layer_by_name(child) | layer_by_name(assign("p", parent.wheels, parent.debs)) == layer_by_name(child)
+
+
+def test_the_threshold_grows_until_the_layers_fit():
+    done = assign("x", [wheel(f"w{i:03}", size=(5 + i) * MB) for i in range(200)], [])
+
+    assert len(done.layers) <= MAX_LAYERS
+    assert done.wheels[-1].layer == "x/w199"  # the largest stays alone
+    assert done.wheels[0].layer.startswith("x/wheels-")
+
+
+def test_a_first_lock_leaves_room_for_packages_to_come():
+    first = assign("x", [wheel(f"w{i:03}", size=9 * MB) for i in range(200)], [])
+    second = assign(
+        "x", [*first.wheels, wheel("new", size=900 * MB)], [], existing=lock_of("x", first), max_layers=MAX_LAYERS
+    )
+
+    assert layer_by_name(second)["new"] == "x/new"
+
+
+def test_a_big_newcomer_goes_to_a_bucket_when_there_is_no_room():
+    first = assign("x", [wheel("a", size=9 * MB), wheel("b")], [])
+    second = assign("x", [*first.wheels, wheel("c", size=9 * MB)], [], existing=lock_of("x", first), max_layers=3)
+
+    assert layer_by_name(second) == {"a": "x/a", "b": "x/wheels-00", "c": "x/wheels-00"}
+
+
+def test_a_child_of_a_parent_that_used_up_the_layers_has_room_still():
+    parent = replace(SMALL, name="p", layers=(*tuple(f"p/{i}" for i in range(59)), "p/top"), wheels=(), debs=())
+    done = assign("x", [wheel(f"w{i}", size=9 * MB) for i in range(9)], [], parent=parent)
+
+    assert len(done.layers) == 60 + 9 + 1
+
+
+def test_a_chain_of_parents_that_leaves_no_room_is_refused():
+    parent = replace(SMALL, name="p", layers=(*tuple(f"p/{i}" for i in range(119)), "p/top"), wheels=(), debs=())
+
+    with pytest.raises(TooManyLayers, match="the parent alone has 120"):
+        assign("x", [wheel("a")], [], parent=parent)
+
+
+def test_the_rule_of_the_lock_holds_for_newcomers():
+    existing = replace(SMALL, wheels=(), debs=(), partition=Partition(threshold=100, wheel_buckets=2, deb_buckets=1))
+    done = assign("x", [wheel("a", size=200), wheel("b", size=50)], [], existing=existing)
+
+    assert done.partition == existing.partition
+    assert layer_by_name(done)["a"] == "x/a"

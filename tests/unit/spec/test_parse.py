@@ -1,0 +1,195 @@
+"""env.toml to EnvSpec."""
+
+import pytest
+
+from envbuilder.digest import Digest
+from envbuilder.errors import SpecError, SpecErrors
+from envbuilder.oci.platform import Platform
+from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support
+from envbuilder.spec.parse import parse
+
+SMALL = """
+name = "x"
+version = "1"
+python = "3.13"
+[base]
+suite = "trixie"
+"""
+
+
+def parsed(text: str, files: dict[str, bytes] | None = None) -> EnvSpec:
+    held = {name: Digest.of(data) for name, data in (files or {}).items()}
+    return parse(text, file="env.toml", digest_of=held.get)
+
+
+def problems(text: str, files: dict[str, bytes] | None = None) -> list[str]:
+    with pytest.raises(SpecErrors) as caught:
+        parsed(text, files)
+    return list(caught.value.problems)
+
+
+def test_every_key_arrives_in_the_spec():
+    spec = parsed(
+        """
+        name = "ai"
+        version = "2"
+        python = "3.13"
+        platforms = ["linux/arm64", "linux/x86_64"]
+        requires = ["Torch>=2", "numpy"]
+        constraints = ["numpy<3"]
+        extra-indexes = ["pytorch-cu130"]
+        [base]
+        suite = "trixie"
+        packages = ["gcc", "ca-certificates"]
+        [cuda]
+        toolkit = "13.2"
+        minimum-driver = "580.65.06"
+        accelerators = ["9.0"]
+        [[files]]
+        source = "files/motd"
+        path = "/etc/motd"
+        mode = "0600"
+        [env]
+        B = "2"
+        A = "1"
+        [start]
+        commands = ["python -c 'import torch'", ["a", "b c"]]
+        [support]
+        released = 2026-11-30
+        ends = 2029-11-30
+        """,
+        {"files/motd": b"hello"},
+    )
+
+    assert spec == EnvSpec(
+        name="ai",
+        version="2",
+        python="3.13",
+        platforms=(Platform("aarch64"), Platform("x86_64")),
+        requires=("numpy", "torch>=2"),
+        constraints=("numpy<3",),
+        extra_indexes=("pytorch-cu130",),
+        base=Base(suite="trixie", packages=("ca-certificates", "gcc")),
+        cuda=Cuda(toolkit="13.2", minimum_driver="580.65.06", accelerators=("9.0",)),
+        files=(FileRule(source="files/motd", path="etc/motd", mode=0o600, digest=Digest.of(b"hello")),),
+        env={"A": "1", "B": "2"},
+        start=(("python", "-c", "import torch"), ("a", "b c")),
+        support=Support(released="2026-11-30", ends="2029-11-30"),
+    )
+
+
+def test_all_problems_are_reported_at_once_with_their_paths():
+    found = problems(
+        SMALL.replace("suite", "siute")
+        + """
+        packages = ["gcc", "Bad Name"]
+        [cuda]
+        toolkit = 13
+        [env]
+        "9X" = "1"
+        Y = 2
+        [start]
+        commands = ["'", [], [1]]
+        [support]
+        released = "soon"
+        [[files]]
+        source = "gone"
+        path = "../x"
+        [[files]]
+        source = "gone"
+        path = "x"
+        mode = "rwx"
+        """
+        + "\n"
+    )
+
+    assert found == [
+        "base.suite: missing",
+        "base.packages[1]: not a Debian package name: 'Bad Name'",
+        "base.siute: unknown key; did you mean 'suite'?",
+        "cuda.toolkit: want a string, got an integer",
+        "files[0].path: not a path inside the tree: '../x'",
+        "files[1].mode: not octal permission bits such as '0644': 'rwx'",
+        "files[1].source: no such file beside env.toml: 'gone'",
+        "env.9X: not a variable name",
+        "env.Y: want a string, got an integer",
+        "start.commands[0]: not a command line: No closing quotation",
+        "start.commands[1]: empty command",
+        "start.commands[2]: want a command line or an array of strings, got an array",
+        "support.released: want a date such as 2026-11-30, got 'soon'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('requires = ["a", "numpy=="]', "requires[1]: not a PEP 508 requirement: 'numpy=='"),
+        ('requires = ["a @ https://h/a.whl"]', "requires[0]: want a version, not a URL, got 'a' from a URL"),
+        ('requires = "numpy"', "requires: want an array, got a string"),
+        ("requires = [1]", "requires[0]: want a string, got an integer"),
+        ('constraints = ["a[b]<1"]', "constraints[0]: a constraint has no extras: 'a[b]<1'"),
+        ('extends = "y"', "extends: excludes [base] and 'python', which come from the parent"),
+        ('require = ["x"]', "require: unknown key; did you mean 'requires'?"),
+        ('extra_indexes = ["x"]', "extra_indexes: unknown key; did you mean 'extra-indexes'?"),
+        ("zzz = 1", "zzz: unknown key"),
+        ("platforms = []", "platforms: want one platform or more"),
+        ('platforms = ["mac"]', "platforms[0]: platform: want linux/x86_64 or linux/aarch64, got 'mac'"),
+        ("env = 3", "env: want a table, got an integer"),
+        ('env = { A = "x\\ny" }', "env.A: want one line"),
+    ],
+)
+def test_a_problem_says_where_it_is_and_what_was_wanted(line, problem):
+    assert problems(line + SMALL) == [problem]
+
+
+def test_a_name_and_a_version_must_fit_their_uses():
+    found = problems(SMALL.replace('"x"', '"X_"').replace('"1"', '"a/b"'))
+
+    assert found == [
+        "name: not a name of lower-case letters, digits and inner '-': 'X_'",
+        "version: not a version that can be a tag: 'a/b'",
+    ]
+
+
+def test_neither_parent_nor_base_is_refused():
+    assert problems('name = "x"\nversion = "1"\n') == ["want either 'extends' or both 'python' and [base]"]
+
+
+def test_an_environment_cannot_extend_itself():
+    assert problems('name = "x"\nversion = "1"\nextends = "x"\n') == ["extends: an environment cannot extend itself"]
+
+
+def test_text_that_is_no_toml_is_refused_with_its_line():
+    (problem,) = problems("name = \n")
+    assert problem.startswith("not TOML: ")
+    assert "line 1" in problem
+
+
+def test_a_refused_source_becomes_a_problem():
+    def refuse(source: str) -> Digest:
+        raise SpecError(f"{source}: leads out")
+
+    with pytest.raises(SpecErrors, match=r"env.toml: a: leads out"):
+        parse(SMALL + '[[files]]\nsource = "a"\npath = "b"\n', file="env.toml", digest_of=refuse)
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "a//b", "./a", "a/../../b"])
+def test_a_source_is_a_plain_relative_path(source):
+    (problem,) = problems(SMALL + f'[[files]]\nsource = "{source}"\npath = "b"\n', {source: b""})
+    assert problem.startswith("files[0].source: ")
+
+
+def test_key_order_and_comments_do_not_change_the_digest():
+    text = 'requires = ["b", "A"]\n' + SMALL + '[env]\nX = "1"\nY = "2"\n'
+    other = (
+        '# a comment\nversion = "1"\nname = "x"\nrequires = ["a", "b"]\npython = "3.13"\n'
+        '[env]\nY = "2"\nX = "1"\n[base]\nsuite = "trixie"\n'
+    )
+
+    assert parsed(text).digest == parsed(other).digest
+
+
+def test_bytes_of_a_file_change_the_digest():
+    text = SMALL + '[[files]]\nsource = "a"\npath = "b"\n'
+
+    assert parsed(text, {"a": b"1"}).digest != parsed(text, {"a": b"2"}).digest
