@@ -1,0 +1,232 @@
+"""The chunks of layers that are on this node: a sparse file and a map for each blob, shared by all images.
+
+    blobs/<sha256>/data               the uncompressed tar, holes where chunks are missing
+    blobs/<sha256>/index              the chunk index as it lies in the blob, verified
+    blobs/<sha256>/present.<boot id>  a byte a chunk: 1 = its data are in ``data`` (perhaps in memory only)
+    blobs/<sha256>/durable            the same for chunks whose data are on disk
+    blobs/<sha256>/complete           exists when every chunk is durable
+    blobs/<sha256>/lock               exclusive while the files are made, shared while in use
+
+Data are durable before their mark is: ``present`` is believed only in the boot that wrote it, when
+the page cache still has what it says; after a power cut ``durable`` alone counts. A byte a chunk,
+written by pwrite, needs no lock between processes, and a full disk is an error, not a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.digest import Digest
+from envbuilder.errors import HostError, IntegrityError
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StoreDamaged(IntegrityError):
+    """A file of the chunk store does not have the size it must have."""
+
+    hint = "Remove this blob's folder from the cache; it will be fetched again."
+
+
+class StoreRefused(HostError):
+    """The chunk store cannot be written."""
+
+    hint = "Free disk space or choose another cache folder; check who owns it."
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStore:
+    """The chunk store below ``directory``, which is made when it is first written."""
+
+    directory: Path
+
+    def blob(self, digest: Digest) -> Path:
+        """The folder of one blob."""
+        return self.directory / "blobs" / digest.hex
+
+    def is_complete(self, digest: Digest, size: int) -> bool:
+        """Whether every chunk of a blob is here, on disk, so that ``data`` is the whole tar of ``size`` bytes."""
+        folder = self.blob(digest)
+        try:
+            return (folder / "complete").exists() and (folder / "data").stat().st_size == size
+        except OSError:
+            return False
+
+    def open(self, digest: Digest, starts: Sequence[int], size: int) -> StoredBlob:
+        """The chunks of a blob that begin at ``starts`` (uncompressed bytes) and end at ``size``.
+
+        Raises:
+            StoreRefused: it cannot be written (disk full, read-only, another owner).
+        """
+        folder = self.blob(digest)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return StoredBlob(folder, starts, size)
+        except OSError as error:
+            raise StoreRefused(f"chunk store {folder}: {error.strerror}") from error
+
+    def read_index(self, digest: Digest) -> bytes | None:
+        """The stored chunk index of a blob, to be verified by the caller."""
+        try:
+            return (self.blob(digest) / "index").read_bytes()
+        except OSError:
+            return None
+
+    def write_index(self, digest: Digest, data: bytes) -> None:
+        """Keep the chunk index of a blob; a store that cannot be written keeps nothing."""
+        folder = self.blob(digest)
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _put(folder / "index", data)
+
+
+class StoredBlob:
+    """One blob in the store, open. Thread-safe; other processes may use the same blob."""
+
+    def __init__(self, folder: Path, starts: Sequence[int], size: int) -> None:
+        self.folder, self.size = folder, size
+        self._starts, self._count = starts, len(starts)
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._data = self._open_data()
+            self._present_file = self._open_present()
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._present = mmap.mmap(self._present_file, self._count, mmap.MAP_SHARED, mmap.PROT_READ)
+
+    def _open_data(self) -> int:
+        data = os.open(self.folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(data).st_size != self.size:  # new, or not ours: nothing that the maps say holds
+            for name in ("complete", "durable", *(path.name for path in self.folder.glob("present.*"))):
+                (self.folder / name).unlink(missing_ok=True)
+            os.ftruncate(data, 0)
+            os.ftruncate(data, self.size)
+        return data
+
+    def _open_present(self) -> int:
+        path = self.folder / f"present.{_BOOT_ID.read_text().strip()}"
+        try:
+            opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            for old in self.folder.glob("present.*"):
+                old.unlink(missing_ok=True)
+            _put(path, self._durable(), durable=False)
+            opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if os.fstat(opened).st_size != self._count:
+            os.close(opened)
+            raise StoreDamaged(f"{path}: want {self._count} bytes, one a chunk")
+        return opened
+
+    def _durable(self) -> bytes:
+        try:
+            data = (self.folder / "durable").read_bytes()
+        except OSError:
+            data = b""
+        return data if len(data) == self._count else bytes(self._count)
+
+    def has(self, first: int, last: int) -> bool:
+        """Whether chunks ``first`` to ``last``, both included, are here."""
+        return self._present.find(b"\0", first, last + 1) < 0
+
+    def missing(self, first: int, last: int) -> Iterator[int]:
+        """The chunks from ``first`` to ``last``, both included, that are not here."""
+        at = self._present.find(b"\0", first, last + 1)
+        while at >= 0:
+            yield at
+            at = self._present.find(b"\0", at + 1, last + 1)
+
+    @property
+    def missing_count(self) -> int:
+        """Chunks that are not here."""
+        return self._present[:].count(0)
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fill ``into``; the caller has asked ``has`` first.
+
+        Raises:
+            StoreDamaged: the file is shorter than it was made.
+        """
+        done = 0
+        while done < len(into):
+            count = os.preadv(self._data, [into[done:]], offset + done)
+            if count == 0:
+                raise StoreDamaged(f"{self.folder / 'data'}: ends at {offset + done}, want {self.size} bytes")
+            done += count
+
+    def write(self, chunk: int, data: bytes) -> None:
+        """Keep the verified bytes of ``chunk``: data first, then its mark.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        view, at = memoryview(data), self._starts[chunk]
+        while view:
+            count = os.pwrite(self._data, view, at)
+            view, at = view[count:], at + count
+        os.pwrite(self._present_file, b"\1", chunk)
+
+    def flush(self) -> bool:
+        """Make durable what is here now; True when that is all of it.
+
+        Raises:
+            OSError: the disk failed or is full.
+        """
+        present = self._present[:]
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # two that flush at once must not undo each other's marks
+        try:
+            before = self._durable()
+            merged = _union(before, present)
+            if merged != before:
+                os.fdatasync(self._data)
+                _put(self.folder / "durable", merged)
+            if 0 in merged:
+                return False
+            if not (self.folder / "complete").exists():
+                _put(self.folder / "complete", b"")
+            return True
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Let go of the blob; what was not flushed is still believed until the next boot."""
+        self._present.close()
+        for opened in (self._data, self._present_file, self._lock):
+            os.close(opened)
+
+
+def _union(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one, "big") | int.from_bytes(other, "big")).to_bytes(len(one), "big")
+
+
+def _put(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write ``data`` to ``path`` in one step: a reader sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(opened, view) :]
+            if durable:
+                os.fsync(opened)
+        finally:
+            os.close(opened)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,77 @@
+"""Counters of one mount in a small mapped file: a worker counts, whoever has the file reads, at any moment.
+
+The file outlives a killed worker, so a new one counts on. ``Snapshot`` is what a reader gets.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+_PAGE = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a mount has done so far.
+
+    fetched_bytes, fetched_chunks: what came over the network, as stored in the blob, indexes included.
+    hits: reads answered at once from local data (about: threads count without a lock).
+    waits, waited_us: reads that had to wait for the network, and how long together, microseconds.
+    ahead_chunks, background_chunks: how many of the fetched chunks nobody had asked for yet.
+    refetched_chunks: chunks that came altered and were fetched again. failed: reads answered with EIO.
+    outages: times that the source did not answer and was asked again. restarts: workers replaced.
+    """
+
+    fetched_bytes: int = 0
+    fetched_chunks: int = 0
+    hits: int = 0
+    waits: int = 0
+    waited_us: int = 0
+    ahead_chunks: int = 0
+    background_chunks: int = 0
+    refetched_chunks: int = 0
+    failed: int = 0
+    outages: int = 0
+    restarts: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+_NAMES = tuple(field.name for field in fields(Snapshot))
+
+
+class Counters:
+    """The counters of one mount, open for counting. ``add`` is exact under the caller's lock."""
+
+    def __init__(self, file: Path) -> None:
+        opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(opened).st_size != _PAGE:
+                os.pwrite(opened, bytes(_PAGE), 0)  # not a hole: a full disk must be an error here, not a SIGBUS
+            self._map = mmap.mmap(opened, _PAGE)
+        finally:
+            os.close(opened)
+        self._values = memoryview(self._map).cast("Q")
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count ``count`` more of ``name``, a field of Snapshot."""
+        self._values[_NAMES.index(name)] += count
+
+    def snapshot(self) -> Snapshot:
+        """The counters as they are now."""
+        return Snapshot(**dict(zip(_NAMES, self._values, strict=False)))
+
+
+def read_counters(file: Path) -> Snapshot:
+    """The counters in ``file``; all 0 when there is none yet."""
+    try:
+        values = memoryview(file.read_bytes()).cast("Q")
+    except OSError:
+        return Snapshot()
+    return Snapshot(**dict(zip(_NAMES, values, strict=False)))
