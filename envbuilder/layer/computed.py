@@ -54,7 +54,9 @@ def computed_entries(
     """
     system = read_system(lock.debs, artifacts, placed_below, _wanted)
     effects = effects_of(system.controls.values(), allow=allow)
-    yield from _unique(_system_entries(system, lock.platform, effects), _loader_entries(system, site_packages))
+    made = list(_unique(_system_entries(system, lock.platform, effects)))
+    yield from made
+    yield from _loader_entries(system.with_links(made), site_packages)
 
 
 def _wanted(path: str) -> bool:
@@ -113,11 +115,10 @@ def _loader_entries(system: System, site_packages: str) -> Iterator[Entry]:
     yield file("etc/ld.so.cache", ldcache.cache_bytes(found.libraries))
 
 
-def _unique(*streams: Iterable[Entry]) -> Iterator[Entry]:
-    """Entries of all streams; the first of a path stays (Debian's own before our stand-ins)."""
+def _unique(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The first entry of each path: Debian's own come before our stand-ins."""
     seen: set[str] = set()
-    for stream in streams:
-        for entry in stream:
-            if entry.path not in seen:
-                seen.add(entry.path)
-                yield entry
+    for entry in entries:
+        if entry.path not in seen:
+            seen.add(entry.path)
+            yield entry

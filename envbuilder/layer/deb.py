@@ -34,6 +34,9 @@ _MAX_DATA = 32 << 30
 _MAX_MEMORY = 256 << 20
 #: Directories at the top that are links into usr/ (Debian Policy 10.1, base-files).
 _MERGED = frozenset(("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32"))
+#: Directories that base-files ships and its postinst replaces by links; a directory in one layer that is
+#: a link in another breaks runtimes (build.md 2.2), so the link stands in the computed layer only.
+_MOVED = {"var/run": "run", "var/lock": "run/lock"}
 
 
 class WrongDeb(BadDeb):
@@ -84,6 +87,8 @@ def deb_entries(path: Path, deb: Deb, *, spool: Spool | None = None) -> Iterator
             continue  # the root is the image's own
         name = entry_path(member.name, source=path.name)
         listed.append("/" + name)
+        if name in _MOVED:
+            continue
         yield _entry(replace(member, name=name), data, spool, path.name)
     yield from _database(control, listed)
 
@@ -99,8 +104,13 @@ def data_members(path: Path) -> Iterator[tuple[TarMember, Data]]:
 
 
 def merged(path: str) -> str:
-    """Where tree path ``path`` lies when bin, sbin and lib* are links into usr/."""
-    return "usr/" + path if path.split("/", 1)[0] in _MERGED else path
+    """Where tree path ``path`` lies when bin, sbin and lib* are links into usr/, var/run and var/lock into run/."""
+    if path.split("/", 1)[0] in _MERGED:
+        return "usr/" + path
+    for old, new in _MOVED.items():
+        if path == old or path.startswith(old + "/"):
+            return new + path[len(old) :]
+    return path
 
 
 def _entry(member: TarMember, data: Data, spool: Spool, source: str) -> Entry:

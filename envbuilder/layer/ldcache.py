@@ -108,11 +108,11 @@ def _libraries(system: System, directory: str) -> dict[str, tuple[str, bool, int
         placed = system.tree.get(real) if real is not None else None
         if real is None or placed is None or not placed.elf_flags:
             continue
-        target = real.rpartition("/")[2]
         soname = placed.soname or name
+        # A link named like the soname, or like its start up to ".so" (what ld(1) looks for), is recorded
+        # under its own name; any other link is one more file with that soname.
         is_link = real != f"{directory}/{name}"
-        if is_link and target != soname and not (target.endswith(".so") and soname.startswith(target)):
-            is_link = False  # the package's own scheme of names: ldconfig treats it as a file
+        is_link = is_link and (name == soname or (name.endswith(".so") and soname.startswith(name)))
         if is_link:
             soname = name
         known = best.get(soname)

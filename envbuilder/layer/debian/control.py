@@ -41,8 +41,13 @@ class Control:
     @property
     def conffiles(self) -> tuple[str, ...]:
         """Absolute paths of the conffiles that the package ships."""
-        lines = self.text("conffiles").splitlines()
-        return tuple(line.strip() for line in lines if line.strip().startswith("/"))
+        return tuple(path for path, flag in self.declared_conffiles if not flag)
+
+    @property
+    def declared_conffiles(self) -> tuple[tuple[str, str], ...]:
+        """(absolute path, flag) of each conffile; flag ``remove-on-upgrade`` marks one that is no longer shipped."""
+        words = (line.split() for line in self.text("conffiles").splitlines())
+        return tuple((parts[-1], parts[0] if len(parts) > 1 else "") for parts in words if parts)
 
     @property
     def md5sums(self) -> Mapping[str, str]:
@@ -83,7 +88,7 @@ def parse_control(members: Mapping[str, tuple[int, bytes]], *, source: str) -> C
 
 
 def parse_fields(text: str, *, source: str) -> dict[str, str]:
-    """One deb822 paragraph; later lines of a value keep their leading blank.
+    """One deb822 paragraph; later lines of a value keep their leading blank, as dpkg keeps them.
 
     Raises:
         BadDeb: a line that is no field, or a field that stands twice.
@@ -94,11 +99,11 @@ def parse_fields(text: str, *, source: str) -> dict[str, str]:
         if line[:1] in (" ", "\t"):
             if not last:
                 raise BadDeb(f"{source}: control file: starts with a continuation line")
-            fields[last] += "\n" + line.rstrip()
+            fields[last] += "\n" + line
             continue
         name, colon, value = line.partition(":")
         if not colon or not _FIELD.match(name) or name in fields:
             raise BadDeb(f"{source}: control file: not a field: {line[:100]!r}")
-        fields[name] = value.strip()
+        fields[name] = value.lstrip()
         last = name
-    return fields
+    return {name: value.rstrip() for name, value in fields.items()}

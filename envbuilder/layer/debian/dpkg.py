@@ -71,8 +71,8 @@ def dpkg_entries(
 
 def status(system: System) -> bytes:
     """var/lib/dpkg/status with every package of the set ``install ok installed``, sorted by name."""
-    return b"\n".join(
-        _paragraph(control, system.conffiles.get(name, ())) for name, control in sorted(system.controls.items())
+    return b"".join(
+        _paragraph(control, system.conffiles.get(name, ())) + b"\n" for name, control in sorted(system.controls.items())
     )
 
 

@@ -265,6 +265,13 @@ REVIEWED: Mapping[str, Reviewed] = {
             "6bc49a4c8a35a2ecf10b9a6edccc7ee6",
             "a01a32d1c678e822c749a9cdb3fe0c58",
         ),
+        effects=(
+            Make("etc/python3"),
+            Write(
+                "etc/python3/debian_config",
+                "[DEFAULT]\n# how to byte-compile (comma separated: standard, optimize)\nbyte-compile = standard\n",
+            ),
+        ),
         lacks="byte-code of dist-packages: compiled in memory at import",
     ),
     "python3-minimal": Reviewed(scripts=("f132752ff74a6949f2376521eced0703",), lacks="byte-code of py3compile itself"),

@@ -21,8 +21,10 @@ def shell_entries(system: System) -> Iterator[Entry]:
     shells: list[str] = []
     for path in (_TEMPLATE, *sorted(name for name in system.contents if name.startswith(_PACKAGES))):
         for raw in system.read(path).decode().splitlines():
-            if line := raw.partition("#")[0]:
-                shells += [item for item in (line, "/" + merged(line.lstrip("/"))) if item not in shells]
+            line = raw.partition("#")[0]
+            for shell in (line, "/" + merged(line.lstrip("/"))) if line else ():
+                if shell not in shells:
+                    shells.append(shell)
     template = system.read(_TEMPLATE).decode()
     known = template.splitlines()
     added = "".join(f"{shell}\n" for shell in shells if shell not in known)

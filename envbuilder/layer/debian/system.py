@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envbuilder.layer.deb import control_of, data_members, merged
 from envbuilder.layer.debian.ar import BadDeb
 from envbuilder.layer.debian.control import Control
-from envbuilder.layer.tree import Placed
+from envbuilder.layer.tree import Entry, Placed
 from envbuilder.lock.model import Deb
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.paths import entry_path, resolve_link
@@ -25,7 +25,7 @@ class System:
     """What is installed.
 
     controls: package name -> control, sorted by name.
-    conffiles: package name -> (absolute path, md5 in hex) in the order of its conffiles.
+    conffiles: package name -> (absolute path, what status says of it: md5 in hex), as the package orders them.
     contents: tree path -> bytes, of the package files that computed files are made from.
     tree: tree path -> what the layers below put there, the highest layer winning.
     """
@@ -62,6 +62,14 @@ class System:
         real = self.follow(path)
         return self.children.get(real, ()) if real is not None else ()
 
+    def with_links(self, entries: Iterable[Entry]) -> System:
+        """The system with the symbolic links of ``entries`` in its tree: alternatives lead to libraries too."""
+        links = {
+            item.path: Placed(path=item.path, mode=item.mode, link=item.link) for item in entries if item.is_symlink
+        }
+        tree = {**self.tree, **links}
+        return replace(self, tree=tree, children=_children(tree))
+
     def read(self, path: str) -> bytes:
         """The bytes of a package file that was collected.
 
@@ -91,7 +99,7 @@ def read_system(
         path = artifacts.file(deb)
         control = controls[deb.name] = control_of(path)
         names = {merged(name.lstrip("/")) for name in (*control.md5sums, *control.conffiles)}
-        if control.conffiles or not control.md5sums or any(map(wanted, names)):
+        if control.declared_conffiles or not control.md5sums or any(map(wanted, names)):
             conffiles[deb.name] = _collect(deb, artifacts, control, contents, wanted)
     tree = {placed.path: placed for layer in placed_below for placed in layer}
     return System(controls=controls, conffiles=conffiles, contents=contents, tree=tree, children=_children(tree))
@@ -100,16 +108,16 @@ def read_system(
 def _collect(
     deb: Deb, artifacts: ArtifactSource, control: Control, contents: dict[str, bytes], wanted: Callable[[str], bool]
 ) -> tuple[tuple[str, str], ...]:
-    """Fill ``contents`` from the package's data; the md5 of each conffile in the order they are declared."""
+    """Fill ``contents`` from the package's data; what status says of its conffiles."""
     path = artifacts.file(deb)
     hashes: dict[str, str] = {}
-    declared = set(control.conffiles)
+    shipped = set(control.conffiles)
     for member, data in data_members(path):
         if not member.size and not _is_regular(member.mode):
             continue
         name = entry_path(member.name, source=path.name)
         keep = wanted(merged(name))
-        if keep or "/" + name in declared:
+        if keep or "/" + name in shipped:
             if keep and member.size > _MAX_CONTENT:
                 raise BadDeb(f"{path.name}: {name}: want at most {_MAX_CONTENT} bytes, got {member.size}")
             digest, parts = hashlib.md5(usedforsecurity=False), []
@@ -120,7 +128,8 @@ def _collect(
             if keep:
                 contents[merged(name)] = b"".join(parts)
             hashes["/" + name] = digest.hexdigest()
-    return tuple((name, hashes.get(name, "newconffile")) for name in control.conffiles)
+    declared = control.declared_conffiles
+    return tuple((name, f"{hashes.get(name, 'newconffile')} {flag}".rstrip()) for name, flag in declared)
 
 
 def _children(tree: Iterable[str]) -> dict[str, tuple[str, ...]]:
