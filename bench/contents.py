@@ -40,26 +40,26 @@ class Contents:
     root: Path
     python: str  # "/usr/bin/python3.13"
 
-    def install(self) -> str:
+    def install(self, link_mode: str) -> str:
         """Shell, inside the base: a virtual environment of the locked wheels, compiled; all from the warm cache."""
-        settings = f"UV_CACHE_DIR={self.uv_cache} UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never UV_OFFLINE=1"
+        settings = f"UV_CACHE_DIR={self.uv_cache} UV_LINK_MODE={link_mode} UV_PYTHON_DOWNLOADS=never UV_OFFLINE=1"
         return (
-            f"export PATH={_PATH} {settings}; uv venv -q --clear --python {self.python} /opt/env && "
+            f"export PATH={_PATH} {settings}; uv venv -q --allow-existing --python {self.python} /opt/env && "
             f"uv pip install -q --python /opt/env/bin/python --no-index --find-links {self.wheels} "
             f"--no-deps --compile-bytecode -r {self.wheels}/requirements.txt"
         )
 
     def chroot(self, result: Path) -> list[str]:
-        """A program that runs ``install`` in the base without an engine; ``result``/env is the prefix.
+        """A program that runs ``install`` in the base without an engine; ``result``/env becomes the prefix.
 
+        The cache and ``result`` are below one mount there, so that uv links what a container has to copy.
         Its mounts are in a mount namespace of its own: none outlives it.
         """
-        script = [f"mount --bind {self.root} {self.root}"]
-        for folder in (self.wheels, self.uv_cache):
-            script += [f"mkdir -p {self.root}{folder}", f"mount --bind {folder} {self.root}{folder}"]
-        script += [f"mkdir -p {self.root}/opt", f"mount --bind {result} {self.root}/opt"]
+        shared = self.wheels.parent.parent
+        script = [f"mkdir -p {self.root}{shared} {self.root}/opt {result}/env"]
+        script += [f"mount --rbind {shared} {self.root}{shared}", f"ln -sfn {result}/env {self.root}/opt/env"]
         script += [f"mount -t proc proc {self.root}/proc", f"mount --rbind /dev {self.root}/dev"]
-        script += [f"exec chroot {self.root} /bin/sh -c '{self.install()}'"]
+        script += [f"exec chroot {self.root} /bin/sh -c '{self.install('hardlink')}'"]
         return [tool("unshare"), "--mount", "/bin/sh", "-ec", "\n".join(script)]
 
 

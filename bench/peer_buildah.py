@@ -34,7 +34,7 @@ class Buildah:
         self._run("push", "-q", "--tls-verify=false", "base:1", f"docker://{at.host}/buildah/base:1")
         (self._folder / "context").mkdir()
         (self._folder / "Containerfile").write_text(
-            f"FROM localhost/base:1\nENV PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin\nRUN {made.install()}\n"
+            f"FROM localhost/base:1\nENV PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin\nRUN {made.install('copy')}\n"
         )
 
     def build(self) -> Cost:
