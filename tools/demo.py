@@ -69,7 +69,7 @@ def main() -> None:
     env, code = arguments.env, COMMANDS.get(arguments.env, "import sys; print(sys.version)")
 
     locked = envbuilder("lock", env)
-    built = envbuilder("build", env)
+    (built,) = envbuilder("build", env)
     rows = [
         ("lock", "fresh, nothing to do" if not any(item["changed"] for item in locked) else "written"),
         ("layers", f"{len(built['layers'])} ({sum(layer['reused'] for layer in built['layers'])} reused)"),

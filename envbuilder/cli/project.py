@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.cli.app import App
+from envbuilder.lock.archives import find_archives
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import load
+from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.make import Machine
 from envbuilder.lock.model import Lock
 from envbuilder.lock.settings import read_python_indexes
@@ -46,4 +48,13 @@ def lock_machine(app: App, environ: Mapping[str, str]) -> Machine:
         environment=environ,
         indexes=read_python_indexes(environ, app.settings.section("indexes")),
         mirrors=app.settings.section("mirrors"),
+    )
+
+
+def artifact_cache(app: App, environ: Mapping[str, str]) -> ArtifactCache:
+    """Verified wheels and debs of this machine, fetched from its indexes and archives when missing."""
+    return ArtifactCache(
+        app.cache_directory,
+        indexes=read_python_indexes(environ, app.settings.section("indexes")).all,
+        mirrors=find_archives(app.settings.section("mirrors")),
     )

@@ -11,7 +11,9 @@ from envbuilder.cli.targets import copy_image
 
 @click.command(name="pull", epilog="Example: envbuilder pull localhost:5000/env/ai:1 --to oci:out/ai:1")
 @click.argument("reference", metavar="REF")
-@click.option("--to", "destination", metavar="REF", default="", help="Where to (default: the store, tagged as REF is written).")
+@click.option(
+    "--to", "destination", metavar="REF", default="", help="Where to (default: the store, tagged as REF is written)."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would move, move nothing.")
 @common
 def command(app: App, reference: str, destination: str, dry_run: bool) -> Result:

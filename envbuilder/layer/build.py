@@ -15,7 +15,7 @@ from typing import Any
 from envbuilder.digest import Digest
 from envbuilder.errors import HostError
 from envbuilder.layer.frames import FrameWriter
-from envbuilder.layer.model import Layer, LayerPlan
+from envbuilder.layer.model import Layer, LayerPlan, Recipe
 from envbuilder.layer.record import dump_layer, load_layer
 from envbuilder.layer.tar import write_tar
 from envbuilder.lock.model import Artifact
@@ -40,7 +40,7 @@ class LocalFiles:
         return self.files[artifact.digest]
 
 
-def find_layer(plan: LayerPlan, store: LayoutTarget) -> Layer | None:
+def find_layer(plan: Recipe, store: LayoutTarget) -> Layer | None:
     """The layer that ``plan`` became earlier, if ``store`` still holds it."""
     data = store.records.get(plan.key.hex)
     layer = load_layer(data, key=plan.key) if data else None

@@ -13,8 +13,8 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.source import ArtifactSource
 
 
-class LayerPlan(Protocol):
-    """A recipe: cheap, hashable, no bytes yet. ``id`` is the layer's name in the lock."""
+class Recipe(Protocol):
+    """What decides a layer's bytes. ``id`` is the layer's name in the lock."""
 
     @property
     def id(self) -> str: ...
@@ -22,6 +22,10 @@ class LayerPlan(Protocol):
     @property
     def key(self) -> Digest:
         """sha256 over artefact digests, options, writer and compressor with versions: same key, same bytes."""
+
+
+class LayerPlan(Recipe, Protocol):
+    """A recipe that can give its tree: cheap, hashable, no bytes yet."""
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:

@@ -1,0 +1,201 @@
+"""References become targets: where an image is, how it is read, and copying it between places."""
+
+from __future__ import annotations
+
+import os
+import platform as host_platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.cli.app import App
+from envbuilder.cli.output import Result, human_size
+from envbuilder.cli.project import fresh_locks
+from envbuilder.digest import Descriptor, Digest
+from envbuilder.errors import SpecError
+from envbuilder.image.inspect import open_image
+from envbuilder.lock.codec import digest as lock_digest
+from envbuilder.oci import media_types
+from envbuilder.oci.platform import Platform
+from envbuilder.oci.reference import (
+    ArchiveReference,
+    EnvironmentName,
+    InvalidReference,
+    LayoutReference,
+    Reference,
+    RegistryReference,
+    parse_reference,
+)
+from envbuilder.proc import run
+from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.credentials import ConfigCredentials, credential_files
+from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.target import RegistryTarget
+from envbuilder.store.copy import copy, copy_plan
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.target import NotFound, RangeTarget, Target
+
+
+class NotBuilt(NotFound):
+    """An environment is declared and locked, but the store has no image of that lock."""
+
+
+class WrongVersion(SpecError):
+    """A version of an environment was asked for that the project does not declare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An image where it is: ``what`` is its index or manifest in ``target``; ``pinned`` names it by digest."""
+
+    reference: Reference
+    target: RangeTarget
+    what: Descriptor
+    pinned: str
+
+
+def host_platform_of() -> Platform:
+    """The platform of this host.
+
+    Raises:
+        SpecError: it is none that images are built for.
+    """
+    return Platform.parse(host_platform.machine())
+
+
+def store_tag(name: str, version: str) -> str:
+    """The tag under which the store keeps an environment's image."""
+    return f"{name}-{version}"
+
+
+def open_source(app: App, text: str) -> Source:
+    """The image that ``text`` names, looked up now: tags are resolved once, here.
+
+    Raises:
+        InvalidReference, NotFound, NotBuilt, StaleLock, UnavailableError: see the leaf.
+    """
+    reference = parse_reference(text)
+    match reference:
+        case EnvironmentName():
+            return _open_environment(app, reference)
+        case RegistryReference():
+            target = RegistryTarget(reference, registry_client(app))
+            what = target.lookup(str(reference.digest or reference.tag))
+            return Source(reference, target, what, str(reference.at(what.digest)))
+        case LayoutReference():
+            layout = LayoutTarget(reference.directory)
+            what = layout.lookup(reference.tag)
+            return Source(reference, layout, what, f"oci:{reference.directory}:{what.digest}")
+        case ArchiveReference():
+            from envbuilder.store.archive import ArchiveTarget
+
+            archive = ArchiveTarget(reference.file)
+            what = archive.lookup(reference.tag)
+            return Source(reference, archive, what, f"oci-archive:{reference.file}:{what.digest}")
+
+
+def _open_environment(app: App, reference: EnvironmentName) -> Source:
+    project = app.need_project()
+    locks = fresh_locks(project, reference.name, host_platform_of())
+    lock = locks[-1]
+    if reference.version and reference.version != lock.version:
+        raise WrongVersion(
+            f"{reference}: the project declares version {lock.version}", hint=f"Use {reference.name}@{lock.version}."
+        )
+    hint = f"Run: envbuilder build {reference.name}"
+    try:
+        store = LayoutTarget(app.store_directory)
+        what = store.lookup(store_tag(lock.name, lock.version))
+    except (NotFound, SpecError) as error:
+        raise NotBuilt(f"{reference}: no image in the store {app.store_directory}", hint=hint) from error
+    built_from = open_image(store, what, lock.platform).annotations.get(media_types.LOCK_DIGEST)
+    if built_from != str(lock_digest(lock)):
+        raise NotBuilt(f"{reference}: the image in the store is of another lock ({built_from})", hint=hint)
+    return Source(reference, store, what, f"oci:{store.directory}:{what.digest}")
+
+
+def open_destination(app: App, text: str) -> tuple[Target, str]:
+    """Where ``text`` lets an image be written, and the tag to give it.
+
+    Raises:
+        InvalidReference: an environment's name, or a digest, which is not chosen but follows from the bytes.
+    """
+    reference = parse_reference(text)
+    match reference:
+        case RegistryReference():
+            if reference.digest:
+                raise InvalidReference(f"{text}: a destination has a tag, its digest follows from the bytes")
+            return RegistryTarget(reference, registry_client(app), writable=True), reference.tag
+        case LayoutReference():
+            return LayoutTarget(reference.directory, create=True), reference.tag
+        case EnvironmentName():
+            raise InvalidReference(
+                f"{text}: an environment is made by build, not written to",
+                hint="Name host/name:tag, oci:DIR or oci-archive:FILE.",
+            )
+        case ArchiveReference():
+            from envbuilder.store.archive import ArchiveWriter
+
+            return ArchiveWriter(reference.file), reference.tag
+
+
+def registry_client(app: App) -> RegistryClient:
+    """The registry client of this machine's configuration."""
+    environ: Mapping[str, str] = os.environ
+    plain = frozenset(host for host in app.settings.get("registries.insecure").split(",") if host)
+    proxies = {kind: environ[f"{kind}_proxy"] for kind in ("http", "https", "no") if environ.get(f"{kind}_proxy")}
+    home = Path(environ.get("HOME", "/"))
+    ca_file = environ.get("SSL_CERT_FILE")
+    return RegistryClient(
+        HttpSettings(plain_hosts=plain, proxies=proxies, ca_file=Path(ca_file) if ca_file else None),
+        ConfigCredentials(credential_files(environ, home), inline=environ.get("DOCKER_AUTH_CONFIG", ""), runner=run),
+    )
+
+
+def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run: bool) -> Result:
+    """Copy an image; the Result of ``push`` and ``pull``."""
+    started = time.monotonic()
+    source = open_source(app, reference)
+    if destination:
+        target, tag = open_destination(app, destination)
+    else:
+        target, tag = LayoutTarget(app.store_directory, create=True), ""
+    plan = copy_plan(source.target, source.what, target)
+    present = sum(blob.size for blob in plan.present)
+    value = {
+        "reference": reference,
+        "destination": destination or target.name,
+        "digest": str(source.what.digest),
+        "pinned": _pinned(destination, target, source.what.digest),
+        "copied": len(plan.blobs) + len(plan.manifests),
+        "copied_bytes": plan.size,
+        "skipped": len(plan.present),
+        "skipped_bytes": present,
+        "dry_run": dry_run,
+    }
+    app.output.note(
+        f"{what}: {len(plan.blobs) + len(plan.manifests)} blobs to move ({human_size(plan.size)}), "
+        f"{len(plan.present)} are there ({human_size(present)})"
+    )
+    if not dry_run:
+        with app.output.stage(what, plan.size) as meter:
+            report = copy(
+                source.target, source.what, target, tag=tag, plan=plan, progress=lambda _blob, size: meter.advance(size)
+            )
+        value |= {
+            "copied": report.copied,
+            "copied_bytes": report.copied_bytes,
+            "skipped": report.skipped,
+            "skipped_bytes": report.skipped_bytes,
+        }
+    value["seconds"] = round(time.monotonic() - started, 3)
+    return Result(str(source.what.digest), value)
+
+
+def _pinned(destination: str, target: Target, digest: Digest) -> str:
+    if destination:
+        reference = parse_reference(destination)
+        if isinstance(reference, RegistryReference):
+            return str(reference.at(digest))
+    return f"{target.name}:{digest}"

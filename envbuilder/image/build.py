@@ -1,0 +1,114 @@
+"""A lock becomes an image in a store: layers in parallel, then what is computed from them, then the documents."""
+
+from __future__ import annotations
+
+import io
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from envbuilder.image.assemble import Image, assemble
+from envbuilder.layer.build import build_layer, build_layers, find_layer
+from envbuilder.layer.model import Layer
+from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, plan
+from envbuilder.layer.prefix import PREFIX
+from envbuilder.lock.codec import digest
+from envbuilder.lock.model import Lock
+from envbuilder.lock.source import ArtifactSource
+from envbuilder.oci import media_types
+from envbuilder.store.layout import LayoutTarget
+
+#: Called with each layer as soon as it is in the store, and whether it was there before.
+Finished = Callable[[Layer, bool], None]
+#: Debian's own default, the prefix in front (login.defs, ENV_PATH).
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """An image that is in the store, and which of its layers were there before."""
+
+    image: Image
+    reused: frozenset[str]  # layer ids
+
+
+def missing_plans(locks: Sequence[Lock], store: LayoutTarget) -> tuple[AnyPlan, ...]:
+    """The plans of layers that a build would have to make: what ``--dry-run`` shows."""
+    return tuple(each for each in plan(locks) if find_layer(each, store) is None)
+
+
+def build_image(
+    locks: Sequence[Lock],
+    store: LayoutTarget,
+    artifacts: ArtifactSource,
+    *,
+    cache: Path,
+    folders: Mapping[str, Path],
+    jobs: int,
+    tag: str,
+    finished: Finished = lambda _layer, _reused: None,
+) -> Built:
+    """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
+
+    cache: folder of this machine for what is derived from artefacts. folders: environment -> its folder.
+
+    Raises:
+        Conflict: two packages claim one path. Whatever fetching, reading and storing raise.
+    """
+    plans = plan(locks)
+    reused: set[str] = set()
+
+    def note(layer: Layer, was_there: bool) -> None:  # noqa: FBT001  the callback's signature
+        if was_there:
+            reused.add(layer.id)
+        finished(layer, was_there)
+
+    artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
+    built = build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
+    by_id = {layer.id: layer for layer in built}
+    _check_overlaps([each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
+    layers: list[Layer] = []
+    for each in plans:
+        if isinstance(each, TopPlan):
+            top = each.on([layer.placed for layer in layers], folders[each.lock.name])
+            found = find_layer(top, store)
+            layer = found or build_layer(top, artifacts, store, cache=cache)
+            note(layer, found is not None)
+        else:
+            layer = by_id[each.id]
+        layers.append(layer)
+    image = _assemble(locks[-1], layers)
+    for what, data in image.blobs.items():
+        store.push(what, partial(io.BytesIO, data))
+    store.tag(image.descriptor, tag)
+    return Built(image=image, reused=frozenset(reused))
+
+
+def _assemble(lock: Lock, layers: Sequence[Layer]) -> Image:
+    env = {"PATH": f"/{PREFIX}/bin:{_PATH}", "VIRTUAL_ENV": f"/{PREFIX}", **lock.env}
+    return assemble(
+        platform=lock.platform,
+        layers=layers,
+        env=env,
+        labels={media_types.TITLE: lock.name, media_types.VERSION: lock.version},
+        command=("python3",),
+        lock_digest=digest(lock),
+        spec_digest=lock.spec_digest,
+    )
+
+
+def _check_overlaps(plans: Sequence[WheelPlan], layers: Mapping[str, Layer], artifacts: ArtifactSource) -> None:
+    """Within a layer its own plan checked; across layers the paths that were written tell whom to compare."""
+    owners: dict[str, WheelPlan] = {}
+    suspects: dict[str, WheelPlan] = {}
+    for each in plans:
+        for placed in layers[each.id].placed:
+            if not stat.S_ISDIR(placed.mode):
+                other = owners.setdefault(placed.path, each)
+                if other is not each:
+                    suspects[each.id], suspects[other.id] = each, other
+    if suspects:
+        wheels = [wheel for each in suspects.values() for wheel in each.wheels]
+        check_wheels(wheels, artifacts, plans[0].compilation.python)
