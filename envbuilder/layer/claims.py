@@ -1,0 +1,60 @@
+"""Which artefact puts what at which path, and where two of them cannot both have their way.
+
+Only paths and digests are compared, so it costs no data and can run before anything is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from envbuilder.digest import Digest
+from envbuilder.errors import SpecErrors
+
+#: Conflicts that one message lists; the rest is counted.
+_SHOWN = 20
+
+
+class Conflict(SpecErrors):
+    """Two packages put different files at one path, or one a file where another has a directory."""
+
+    def __init__(self, problems: list[str]) -> None:
+        shown = problems[:_SHOWN]
+        if len(problems) > _SHOWN:
+            shown.append(f"and {len(problems) - _SHOWN} more")
+        super().__init__("packages", shown, hint="Leave one of the packages out: only one can own the path.")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an artefact puts at a path: digest of the bytes, and permission bits."""
+
+    digest: Digest
+    mode: int
+
+
+def check_conflicts(claims: Iterable[tuple[str, Mapping[str, Claim]]]) -> None:
+    """Check that the artefacts, ``(name, what it puts at each path)``, can lie in one tree.
+
+    Equal bytes with an equal mode at one path are no conflict.
+
+    Raises:
+        Conflict: names every path and both packages.
+    """
+    owners: dict[str, tuple[str, Claim]] = {}
+    problems: list[str] = []
+    for name, paths in claims:
+        for path, claim in paths.items():
+            owner, other = owners.setdefault(path, (name, claim))
+            if other != claim:
+                problems.append(f"{path}: {owner} and {name} have different files there")
+    parents: set[str] = set()
+    for path in owners:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in parents:
+            parents.add(parent)
+            if parent in owners:
+                problems.append(f"{parent}: a file in {owners[parent][0]}, a directory in {owners[path][0]}")
+            parent = parent.rpartition("/")[0]
+    if problems:
+        raise Conflict(sorted(problems))
