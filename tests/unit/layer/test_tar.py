@@ -144,7 +144,7 @@ def test_an_attribute_that_no_record_can_name_is_refused():
 
 
 def test_a_size_beyond_the_octal_field_stands_in_a_record():
-    entry = Entry(path="huge", mode=tree.FILE | 0o644, size=8**11, open=lambda: io.BytesIO())
+    entry = Entry(path="huge", mode=tree.FILE | 0o644, size=8**11, open=io.BytesIO)
     blocks = header("huge", entry, 0)
 
     assert b" size=8589934592\n" in blocks
