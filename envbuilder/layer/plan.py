@@ -6,6 +6,7 @@ the parent's layers are then a byte-identical prefix of the child's.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,18 @@ class GroundedTop:
         site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
         skeleton = prefix_entries(PREFIX, lock.python)
         computed = computed_entries(lock, self.placed, artifacts, site_packages=site_packages)
-        return overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder))
+        entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
+        yield from entries
+        yield from self._parents(entries)
+
+    def _parents(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Parent directories as they are below: a layer that made /root anew would open it to all."""
+        below = {placed.path: placed for layer in self.placed for placed in layer}
+        own = {entry.path for entry in entries}
+        for path in sorted({parent for path in own for parent in _ancestors(path)} - own):
+            placed = below.get(path)
+            if placed is not None and stat.S_ISDIR(placed.mode):
+                yield Entry(path=path, mode=placed.mode, uid=placed.uid, gid=placed.gid, xattrs=placed.xattrs)
 
 
 AnyPlan: TypeAlias = DebPlan | WheelPlan | TopPlan
@@ -210,6 +222,13 @@ def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Int
     """
     claims = [(wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python)) for wheel in wheels]
     check_conflicts([("the prefix", prefix_claims(PREFIX, python)), *claims])
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]
 
 
 def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:

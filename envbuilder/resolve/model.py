@@ -17,6 +17,7 @@ class Resolution:
     image: what the reference names (an index or a manifest). manifest: the plain image of the platform.
     lazy: the EROFS manifest, or None: then the image is pulled whole, and ``why`` says so.
     size: bytes of config and layers as stored. labels: of the image config.
+    annotations: of the image, the lock's digest among them.
     """
 
     asked: str
@@ -28,6 +29,7 @@ class Resolution:
     layers: int
     size: int
     labels: dict[str, str]
+    annotations: dict[str, str]
     why: str
 
     @property
@@ -50,4 +52,5 @@ class Resolution:
             "layers": self.layers,
             "size": self.size,
             "labels": self.labels,
+            "annotations": self.annotations,
         }

@@ -1,0 +1,35 @@
+"""``envbuilder resolve REF``: the immutable digest and the start plan."""
+
+from __future__ import annotations
+
+import click
+
+from envbuilder.cli.app import App, common
+from envbuilder.cli.output import Result, human_size, pairs
+from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.oci.platform import Platform
+from envbuilder.resolve.resolver import resolve
+
+
+@click.command(name="resolve", epilog="Example: envbuilder resolve localhost:5000/env/ai:1 --json")
+@click.argument("reference", metavar="REF")
+@click.option("--platform", default="", metavar="P", help="Platform to start on (default: this host's).")
+@common
+def command(app: App, reference: str, platform: str) -> Result:
+    """Pin REF to a digest, and say how a job would start on it.
+
+    Tags are looked up once: use the pinned reference from then on.
+    """
+    parsed = Platform.parse(platform) if platform else host_platform_of()
+    source = open_source(app, reference)
+    resolution = resolve(source.target, source.what, parsed, asked=reference, pinned=source.pinned)
+    text = pairs(
+        {
+            "pinned": resolution.pinned,
+            "platform": str(resolution.platform),
+            "start": f"{resolution.start}: {resolution.why}",
+            "layers": str(resolution.layers),
+            "size": human_size(resolution.size),
+        }
+    )
+    return Result(text, resolution.to_json())
