@@ -1,0 +1,46 @@
+"""erofs-utils accept the metadata. Version 1.5 (Debian 12) checks super block, checksum, inodes and
+directories; data in extra devices it reads only through chunk tables, so ``--extract`` is not asked:
+tests/e2e/test_erofs_mounts.py has the kernel read them.
+"""
+
+import re
+
+import pytest
+
+from envbuilder.layer.metadata import erofs_metadata
+from envbuilder.layer.tree import directory, file, symlink
+from envbuilder.proc import run
+from envbuilder.testing.layers import layer_of
+from envbuilder.testing.trees import many_names
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def image(tmp_path):
+    layers = [
+        layer_of([*many_names("many", 3000), symlink("s", "t" * 3000), directory("empty")]),
+        layer_of([file("many/00000", b"later"), file("a/b/c", b"x" * 10_000)]),
+    ]
+    (tmp_path / "metadata").write_bytes(erofs_metadata([layer.layer for layer in layers]))
+    devices = []
+    for number, layer in enumerate(layers):
+        (tmp_path / f"device{number}").write_bytes(layer.tar)
+        devices.append(f"--device={tmp_path / f'device{number}'}")
+    return [*devices, tmp_path / "metadata"]
+
+
+def test_fsck_accepts_the_metadata(image, require_tool):
+    said = run([require_tool("fsck.erofs"), *image], check=False)
+
+    assert (said.status, said.stderr) == (0, b"")
+
+
+def test_dump_reads_the_super_block_and_a_file(image, require_tool):
+    dump = require_tool("dump.erofs")
+    text = run([dump, "-s", *image]).stdout.decode()
+    inode = run([dump, "--path=/a/b/c", *image]).stdout.decode()
+
+    assert re.search(r"Filesystem inode count:\s+3007\b", text)
+    assert re.search(r"Filesystem features:\s+sb_csum mtime device_table", text)
+    assert re.search(r"Size: 10000\b", inode)
