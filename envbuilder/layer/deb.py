@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -148,10 +149,7 @@ def _part(deb: BinaryIO, stem: str, source: str) -> Iterator[Readable]:
     member = next((item for item in found if item.name.startswith(f"{stem}.tar")), None)
     if member is None:
         raise BadDeb(f"{source}: no {stem}.tar")
-    try:
-        yield _decompressed(deb, member, source)
-    except (lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, EOFError) as error:
-        raise BadDeb(f"{source}: {member.name}: {error}") from error
+    yield _Checked(_decompressed(deb, member, source), f"{source}: {member.name}")
 
 
 def _decompressed(deb: BinaryIO, member: Member, source: str) -> Readable:
@@ -168,6 +166,20 @@ def _decompressed(deb: BinaryIO, member: Member, source: str) -> Readable:
     if suffix == ".gz":
         return gzip.GzipFile(fileobj=window)
     raise BadDeb(f"{source}: {member.name}: want .xz, .zst, .gz or no compression")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A decompressor whose own errors are ours, wherever it is read from."""
+
+    stream: Readable
+    source: str
+
+    def read(self, size: int = -1, /) -> bytes:
+        try:
+            return self.stream.read(size)
+        except (lzma.LZMAError, zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError) as error:
+            raise BadDeb(f"{self.source}: {error}") from error
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,26 +20,26 @@ class Spool:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory, prefix="envbuilder-")  # noqa: SIM115  lives as long as its readers
+        with tempfile.TemporaryFile(dir=directory, prefix="envbuilder-") as file:
+            self._fd = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._fd)
         self._size = 0
 
     def add(self, data: Readable) -> Callable[[], BinaryIO]:
         """Keep ``data`` to its end; the result opens it, as ``Entry.open`` wants."""
         offset = self._size
         while block := data.read(BLOCK_SIZE):
-            self._file.write(block)
-            self._size += len(block)
+            view = memoryview(block)
+            while view:
+                written = os.pwrite(self._fd, view, self._size)
+                self._size += written
+                view = view[written:]
         size = self._size - offset
-
-        def opener() -> BinaryIO:
-            self._file.flush()
-            return io.BufferedReader(_Region(self, offset, size))
-
-        return opener
+        return lambda: io.BufferedReader(_Region(self, offset, size))
 
     def fileno(self) -> int:
         """The descriptor of the anonymous file."""
-        return self._file.fileno()
+        return self._fd
 
 
 class _Region(io.RawIOBase):

@@ -103,8 +103,8 @@ def read_tar(stream: Readable, *, limit: int, source: str) -> Iterator[tuple[Tar
     long_name = long_link = ""
     for _ in range(_MAX_ENTRIES):
         header = blocks.take(_BLOCK)
-        if not header or header == bytes(_BLOCK):
-            return
+        if header == bytes(_BLOCK):
+            return  # without it the stream was cut off: not every decompressor says so
         if len(header) != _BLOCK:
             raise BadDeb(f"{source}: truncated: a tar header of {len(header)} bytes")
         kind = header[156:157]
