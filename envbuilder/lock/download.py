@@ -20,6 +20,8 @@ _ATTEMPTS, _FIRST_WAIT_S, _LONGEST_WAIT_S = 6, 0.5, 20.0
 #: Answers after which the same request may succeed.
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504, 522})
 _TIMEOUT = Timeout(connect=15.0, read=60.0)
+#: Bytes per read. urllib3 drops a block that a broken connection cut short, so this much is asked for again.
+_BLOCK = 1 << 16
 #: Bytes of an index page; the largest known projects have 30 MB.
 _MAX_PAGE = 128 << 20
 _REDIRECTS = Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5, raise_on_status=False)
@@ -105,7 +107,7 @@ def fetch_page(http: Http, url: str, headers: Mapping[str, str]) -> tuple[bytes,
                 _refuse(response.status, url)
                 why = f"status {response.status}"
             finally:
-                response.release_conn()
+                response.close()
         except urllib3.exceptions.HTTPError as error:
             why = _why(error)
         _pause(http, attempt, url, why)
@@ -184,7 +186,7 @@ class _Download:
                 self.begin_again()
             if response.status == 416 or (response.status == 206 and not self.at):
                 return f"status {response.status} from a server that cannot continue"
-            while self.at <= self.size and (block := response.read(min(BLOCK_SIZE, self.size + 1 - self.at))):
+            while self.at <= self.size and (block := response.read(min(_BLOCK, self.size + 1 - self.at))):
                 if self.http.stopped():
                     raise SourceUnavailable(f"{without_credentials(self.url)}: given up")
                 self.out.write(block)
