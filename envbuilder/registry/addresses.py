@@ -8,6 +8,7 @@ judged after name resolution, and the connection goes to the very address that w
 from __future__ import annotations
 
 import enum
+import functools
 import ipaddress
 import re
 import socket
@@ -48,16 +49,7 @@ class Origin:
         Raises:
             ForbiddenAddress: another scheme, userinfo, no host, or characters that no URL has.
         """
-        try:
-            parts = urlsplit(url)
-            port = parts.port or _PORTS.get(parts.scheme, 0)
-        except ValueError as error:
-            raise ForbiddenAddress(f"URL: not one: {redact_url(url)}") from error
-        if parts.scheme not in _PORTS or not parts.hostname or _CONTROL.search(url) or "\\" in url:
-            raise ForbiddenAddress(f"URL: want http or https and a host, got {redact_url(url)}")
-        if "@" in parts.netloc:
-            raise ForbiddenAddress(f"URL: want none with a user in it, got {redact_url(url)}")
-        return cls(parts.scheme, parts.hostname.rstrip("."), port)
+        return cls(*_parts_of(url))
 
     @property
     def authority(self) -> str:
@@ -67,6 +59,20 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
+
+
+@functools.lru_cache(4096)  # each range of a mounted image asks for the same few
+def _parts_of(url: str) -> tuple[str, str, int]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError as error:
+        raise ForbiddenAddress(f"URL: not one: {redact_url(url)}") from error
+    if parts.scheme not in _PORTS or not parts.hostname or _CONTROL.search(url) or "\\" in url:
+        raise ForbiddenAddress(f"URL: want http or https and a host, got {redact_url(url)}")
+    if "@" in parts.netloc:
+        raise ForbiddenAddress(f"URL: want none with a user in it, got {redact_url(url)}")
+    return parts.scheme, parts.hostname.rstrip("."), port
 
 
 def kind_of(address: str) -> Kind:
@@ -80,7 +86,7 @@ def kind_of(address: str) -> Kind:
             ip = inner
     if ip.is_loopback:
         return Kind.LOOPBACK
-    if ip.is_link_local or ip.is_multicast or ip.is_unspecified or (ip.is_reserved and not ip.is_private):
+    if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
         return Kind.FORBIDDEN
     return Kind.GLOBAL if ip.is_global else Kind.PRIVATE
 

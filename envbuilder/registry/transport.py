@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import BinaryIO, cast
 
 import urllib3
-from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import HTTPError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as SlowError
 
 from envbuilder.errors import HostError
@@ -163,5 +163,7 @@ def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:
         if "WRONG_VERSION" in reason or "record layer" in reason:
             hint = f"If {origin.authority} speaks plain http, list it as such."
         return UntrustedServer(f"{where}: TLS: {reason}", hint=hint)
-    text = "no answer in time" if isinstance(error, SlowError) else reason_of(error)
+    # urllib3 counts a refused connection among the timeouts.
+    slow = isinstance(error, SlowError) and not isinstance(error, NewConnectionError)
+    text = "no answer in time" if slow else reason_of(error)
     return RegistryDown(f"{where}: {text}", hint="Check the name, the port and the network.")

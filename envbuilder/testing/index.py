@@ -72,7 +72,7 @@ class PackageIndex:
     files: bytes by path. projects: file names by project.
     faults: answers by path, each used once, in place of the right one; ``cut`` alone shortens the right one.
     seen: (path, headers) of every request. html: pages as HTML (PEP 503). user: "name:password" that is wanted.
-    ranges: whether Range is honoured. hashes: whether pages promise digests.
+    ranges: whether Range is honoured. hashes, sizes: whether pages promise digests and sizes.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -83,6 +83,7 @@ class PackageIndex:
     user: str = ""
     ranges: bool = True
     hashes: bool = True
+    sizes: bool = True
     files_host: str = ""
     _server: Any = None
 
@@ -109,6 +110,14 @@ class PackageIndex:
                     self.wfile.write(answer.body[: answer.cut])
                 if answer.cut is not None:
                     self.close_connection = True
+
+            def do_HEAD(self) -> None:
+                # uv asks for a wheel's size first, and reads it whole when ranges are not offered.
+                path = unquote(urlsplit(self.path).path)
+                answer = index._answer(path, {name.lower(): value for name, value in self.headers.items()})
+                self.send_response(answer.status)
+                self.send_header("Content-Length", str(len(answer.body)))
+                self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
                 pass
@@ -171,7 +180,7 @@ class PackageIndex:
                 "filename": name,
                 "url": f"{self.files_host}/files/{name}",
                 "hashes": {"sha256": hashlib.sha256(data).hexdigest()} if self.hashes else {},
-                "size": len(data),
+                **({"size": len(data)} if self.sizes else {}),
             }
             for name, data in entries
         ]

@@ -63,8 +63,9 @@ def refuse(status: int, code: str = "", message: str = "", **headers: str) -> Fa
 
 
 def redirect(url: str, status: int = 307) -> Fault:
-    """Send the client elsewhere."""
-    return lambda _request, _reply: Reply(status=status, headers={"Location": url})
+    """Send a client elsewhere that has authorized itself."""
+    reply_there = Reply(status=status, headers={"Location": url})
+    return lambda _request, reply: reply if reply.status == 401 else reply_there
 
 
 def cut(at: int) -> Fault:

@@ -1,0 +1,210 @@
+import io
+
+import pytest
+
+from envbuilder.digest import DigestMismatch, describe
+from envbuilder.errors import UnavailableError
+from envbuilder.oci import media_types
+from envbuilder.registry.errors import BadAnswer, Denied, ForbiddenAddress, RegistryDown, Rejected
+from envbuilder.testing.registry import FakeRegistry, Reply, header, redirect, refuse
+
+BLOB = bytes(range(256)) * 400
+
+
+def stored(world):
+    return world.registry.blobs.get(str(describe(BLOB).digest)) == BLOB
+
+
+def methods(world, path=""):
+    return [request.method for request in world.registry.requests if path in request.path]
+
+
+def test_a_push_is_a_question_a_post_and_one_put(world):
+    world.push(BLOB)
+
+    assert stored(world)
+    assert methods(world) == ["HEAD", "POST", "PUT"]
+
+
+def test_a_push_after_a_question_does_not_ask_again(world):
+    world.target.has(describe(BLOB))
+    world.push(BLOB)
+
+    assert methods(world) == ["HEAD", "POST", "PUT"]
+
+
+def test_a_location_may_be_relative_and_its_state_is_kept(world):
+    world.registry.relative_locations = True
+
+    world.push(BLOB)
+
+    assert stored(world)
+    assert world.registry.seen("PUT")[0].query["_state"] == ["secret/state"]
+
+
+def test_a_failed_put_whose_blob_is_there_all_the_same_is_a_success(world):
+    world.registry.fault("PUT", "/uploads/", refuse(500), times=1)
+
+    world.push(BLOB)
+
+    assert methods(world) == ["HEAD", "POST", "PUT", "HEAD"]
+    assert world.waits == []
+
+
+@pytest.mark.parametrize("status", [404, 400, 416, 500, 503, 429])
+def test_an_upload_that_is_lost_is_begun_anew(world, status):
+    def lose(request, reply):
+        world.registry.blobs.clear()
+        return Reply(status=status)
+
+    world.registry.fault("PUT", "/uploads/", lose, times=2)
+
+    world.push(BLOB)
+
+    assert stored(world)
+    assert methods(world) == ["HEAD", *("POST", "PUT", "HEAD", "DELETE") * 2, "POST", "PUT"]
+
+
+def test_an_upload_that_is_never_taken_ends_with_what_the_registry_says(world):
+    def lose(request, reply):
+        world.registry.blobs.clear()
+        return refuse(500, "UNKNOWN", "disk on fire")(request, reply)
+
+    world.registry.fault("PUT", "/uploads/", lose)
+
+    with pytest.raises(RegistryDown, match="disk on fire"):
+        world.push(BLOB)
+    assert len(world.registry.seen("PUT")) == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [(413, "SIZE_INVALID", Rejected), (405, "UNSUPPORTED", Rejected), (403, "DENIED", Denied)],
+)
+def test_an_upload_that_is_refused_for_good_is_not_repeated(world, status, code, error):
+    def refuse_it(request, reply):
+        world.registry.blobs.clear()
+        return refuse(status, code)(request, reply)
+
+    world.registry.fault("PUT", "/uploads/", refuse_it)
+
+    with pytest.raises(error, match=code) as caught:
+        world.push(BLOB)
+    assert len(world.registry.seen("PUT")) == 1
+    assert caught.value.hint
+    assert methods(world)[-1] == "DELETE"
+
+
+def test_content_that_is_not_what_was_promised_is_cancelled(world):
+    with pytest.raises(DigestMismatch):
+        world.target.push(describe(BLOB), lambda: io.BytesIO(BLOB[:-1] + b"x"))
+
+    assert methods(world, "uploads")[-1] == "DELETE"
+    assert not stored(world)
+
+
+def test_an_error_of_the_content_is_not_one_of_the_registry(world):
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            raise UnavailableError("the source went away")
+
+    with pytest.raises(UnavailableError, match="source went away"):
+        world.target.push(describe(BLOB), Broken)
+    assert world.waits == []
+    assert methods(world, "uploads")[-1] == "DELETE"
+
+
+def test_a_body_is_opened_anew_for_each_attempt(world):
+    opened = []
+
+    def content():
+        opened.append(io.BytesIO(BLOB))
+        return opened[-1]
+
+    def lose(request, reply):
+        world.registry.blobs.clear()
+        return Reply(status=503)
+
+    world.registry.fault("PUT", "/uploads/", lose, times=1)
+
+    world.target.push(describe(BLOB), content)
+
+    assert len(opened) == 2
+    assert all(stream.closed for stream in opened)
+
+
+def test_a_blob_of_a_neighbour_is_mounted(world):
+    world.registry.add_blob(BLOB)
+    world.registry.mount = "accept"
+    world.registry.fault("HEAD", "/blobs/", refuse(404))
+
+    world.repository(mount_from=["a/b", "base/image"]).push(describe(BLOB), lambda: pytest.fail("no need to read"))
+
+    [post] = world.registry.seen("POST")
+    assert (post.query["from"], post.query["mount"]) == (["base/image"], [str(describe(BLOB).digest)])
+
+
+@pytest.mark.parametrize("mount", ["", "fail"])
+def test_a_mount_that_fails_becomes_an_upload(world, mount):
+    world.registry.mount = mount
+
+    world.repository(mount_from=["base/image"]).push(describe(BLOB), lambda: io.BytesIO(BLOB))
+
+    assert stored(world)
+    assert methods(world).count("POST") == (1 if mount == "" else 2)
+
+
+def test_a_location_on_another_origin_gets_the_bytes_and_no_credentials(new_world, registry):
+    with FakeRegistry(token=True) as main:
+        world = new_world(main)
+        registry._sessions.add("7")
+        main.fault(
+            "POST", "/uploads/", header("Location", f"{registry.url}/v2/a/b/blobs/uploads/7?_state=secret%2Fstate")
+        )
+
+        world.push(BLOB)
+
+    assert str(describe(BLOB).digest) in registry.blobs
+    assert all("authorization" not in request.headers for request in registry.requests)
+
+
+@pytest.mark.parametrize(
+    "location", ["ftp://evil/", "http://user@evil/", "http://[::1", "http://169.254.169.254/latest/"]
+)
+def test_a_location_that_leads_astray_is_refused(world, location):
+    world.registry.fault("POST", "/uploads/", header("Location", location))
+
+    with pytest.raises(ForbiddenAddress):
+        world.push(BLOB)
+
+
+def test_a_post_without_a_location_breaks_the_protocol(world):
+    world.registry.fault("POST", "/uploads/", lambda request, reply: Reply(status=202))
+
+    with pytest.raises(BadAnswer, match="want a Location"):
+        world.push(BLOB)
+
+
+def test_an_upload_is_never_redirected(world):
+    def elsewhere(request, reply):
+        world.registry.blobs.clear()
+        return redirect("http://127.0.0.1:1/")(request, reply)
+
+    world.registry.fault("PUT", "/uploads/", elsewhere)
+
+    with pytest.raises(Rejected, match="307"):
+        world.push(BLOB)
+
+
+def test_a_manifest_that_was_stored_as_another_is_an_error(world):
+    world.registry.fault("PUT", "/manifests/", header("Docker-Content-Digest", f"sha256:{'0' * 64}"))
+
+    with pytest.raises(BadAnswer, match="the registry says it stored"):
+        world.push(world.manifest(), media_types.OCI_MANIFEST)
+
+
+def test_a_manifest_over_the_limit_of_the_registry_is_said_in_its_words(world):
+    world.registry.fault("PUT", "/manifests/", refuse(400, "MANIFEST_INVALID", "http: request body too large"))
+
+    with pytest.raises(Rejected, match="MANIFEST_INVALID: http: request body too large"):
+        world.push(world.manifest(), media_types.OCI_MANIFEST)
