@@ -13,7 +13,7 @@ from contents import contents
 from measure import Cost
 from peer_buildah import Buildah
 from peer_handmade import Handmade
-from product import artefact_cache, build_and_push, envbuilder
+from product import artefact_cache, build_to, envbuilder
 from record import Outcome, Target
 from scratch import Bench, need_root, need_space, remove
 from servers import Registry, registry
@@ -37,9 +37,8 @@ def run(bench: Bench) -> Outcome:
     with registry(bench.folder("registry")) as at:
         bench.cold(artefact_cache())
         before = at.cpu_seconds()
-        build, push, _ = build_and_push(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
-        costs["ours"] = build + push
-        columns["ours"] = _column(build, push, at, 0, before)
+        costs["ours"], _ = build_to(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
+        columns["ours"] = _column(costs["ours"], at, 0, before)
     for name in ("store", "registry"):
         remove(bench.work / name)
 
@@ -55,7 +54,8 @@ def run(bench: Bench) -> Outcome:
             before = at.cpu_seconds()
             build, push = contender.build(), contender.push()
             costs[title] = build + push
-            columns[title] = _column(build, push, at, base, before)
+            columns[title] = {"build s": round(build.seconds, 2), "push s": round(push.seconds, 2)}
+            columns[title] |= _column(costs[title], at, base, before)
         for name in (folder, "registry"):
             remove(bench.work / name)
 
@@ -77,11 +77,9 @@ def run(bench: Bench) -> Outcome:
     )
 
 
-def _column(build: Cost, push: Cost, at: Registry, base: int, cpu_before: float) -> dict[str, float | str]:
+def _column(cost: Cost, at: Registry, base: int, cpu_before: float) -> dict[str, float | str]:
     return {
-        "build s": round(build.seconds, 2),
-        "push s": round(push.seconds, 2),
-        **(build + push).column(),
+        **cost.column(),
         "registry CPU s": round(at.cpu_seconds() - cpu_before, 2),
         "MB in registry": round((at.stored() - base) / 1e6, 1),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import peer_disk
 from measure import Cost, Failed, measured
 from peer_podman import Podman
-from product import START, build_and_push, envbuilder
+from product import START, build_to, envbuilder
 from record import Outcome, Target
 from scratch import Bench, need_root, need_space, remove, tool
 from servers import Registry, distant_registry, raw_rate, registry
@@ -35,7 +35,7 @@ def run(bench: Bench) -> Outcome:
     command = ["python3", "-c", START.get(bench.env, "import sys; print(sys.version)")]
     data = bench.work / "data"
     with registry(bench.work / "near", data=data) as at:
-        *_, pinned = build_and_push(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
+        _, pinned = build_to(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
     remove(bench.work / "store")
     digest = pinned.rpartition("@")[2]
     repository = f"env/{bench.env}"

@@ -59,10 +59,9 @@ def artefact_cache() -> Path:
     return Path(os.environ.get("ENVBUILDER_CACHE", default))
 
 
-def build_and_push(env: str, *, store: Path, host: str, log: Path, project: Path = PROJECT) -> tuple[Cost, Cost, str]:
-    """Build into ``store`` and push to the registry ``host``: both costs, and the pinned reference."""
-    built = envbuilder("build", env, "--store", store, "--project", project, "--json", log=log)
+def build_to(env: str, *, store: Path, host: str, log: Path, project: Path = PROJECT) -> tuple[Cost, str]:
+    """Build into ``store`` and push to the registry ``host``, as one command: its cost, and the pinned reference."""
     name = f"{host}/env/{env}:bench"
-    pushed = envbuilder("push", env, name, "--store", store, "--project", project, "--json", log=log)
-    digest = result(built)["digest"]
-    return built, pushed, f"{host}/env/{env}@{digest}"
+    cost = envbuilder("build", env, "--to", name, "--store", store, "--project", project, "--json", log=log)
+    (built,) = result(cost)
+    return cost, f"{host}/env/{env}@{built['digest']}"
