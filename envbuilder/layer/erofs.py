@@ -38,6 +38,8 @@ class Inode:
     """One inode. Several names of one object are hard links.
 
     data: of a regular file with bytes: number of its device, from 0, and byte offset in it.
+    tail: of a regular file, if not empty: its bytes behind the last whole block, which the image then
+        holds itself and pads with zeros; else a mapping shows what follows the file in the device.
     target: of a symbolic link. rdev: (major, minor) of a device. children: of a directory, by name.
     """
 
@@ -46,6 +48,7 @@ class Inode:
     gid: int = 0
     size: int = 0
     data: tuple[int, int] = (0, 0)
+    tail: bytes = b""
     target: bytes = b""
     rdev: tuple[int, int] = (0, 0)
     xattrs: tuple[tuple[str, bytes], ...] = ()
@@ -170,11 +173,12 @@ def _blocks_of_names(here: _Placement, block: int) -> list[list[tuple[bytes, Ino
 
 
 def _own_size(placement: _Placement, block: int) -> int:
-    """Bytes that the image itself holds for an inode: a directory's entries, a link's target."""
+    """Bytes that the image itself holds for an inode: a directory's entries, a link's target, a file's end."""
     if placement.names:
         last = placement.names[-1]
         return (len(placement.names) - 1) * block + sum(disk.DIRENT.size + len(name) for name, _ in last)
-    return len(placement.inode.target)
+    inode = placement.inode
+    return len(inode.tail) if inode.tail and len(inode.tail) == inode.size % block else len(inode.target)
 
 
 def _place(placement: _Placement, end: int, block: int) -> int:
@@ -186,7 +190,8 @@ def _place(placement: _Placement, end: int, block: int) -> int:
     start = -(-end // disk.SLOT) * disk.SLOT
     placement.blocks, placement.tail = divmod(_own_size(placement, block), block)
     if placement.tail and header + placement.tail > block:
-        placement.blocks, placement.tail = placement.blocks + 1, 0
+        # No room behind the inode. A file's end stays in the device; what is our own gets a block.
+        placement.blocks, placement.tail = 0 if placement.inode.tail else placement.blocks + 1, 0
     elif placement.tail and (start + header) % block + placement.tail > block:
         start = -(-start // block) * block
     placement.address = start
@@ -212,7 +217,8 @@ def _write(
         own, size = inode.target, len(inode.target)
     elif kind == stat.S_IFREG:
         device, offset = inode.data
-        where = bases[device] + (offset >> block_bits) if size else disk.NO_BLOCK
+        own = inode.tail if placement.tail else b""
+        where = bases[device] + (offset >> block_bits) if size > len(own) else disk.NO_BLOCK
     else:
         size, where = 0, disk.device_number(*inode.rdev)
     layout = disk.FLAT_INLINE if placement.tail else disk.FLAT_PLAIN

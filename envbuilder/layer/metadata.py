@@ -42,6 +42,7 @@ def _file(node: Node) -> Inode:
         gid=placed.gid,
         size=placed.size,
         data=(node.layer, placed.offset),
+        tail=placed.tail,
         target=encode(placed.link) if stat.S_ISLNK(placed.mode) else b"",
         rdev=placed.device,
         xattrs=placed.xattrs,

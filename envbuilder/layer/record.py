@@ -15,7 +15,7 @@ from envbuilder.layer.model import Layer
 from envbuilder.layer.tree import Placed
 
 #: Raised when the meaning of a field changes: an older record is then made anew.
-_FORMAT = 1
+_FORMAT = 2
 
 
 def dump_layer(layer: Layer) -> bytes:
@@ -54,15 +54,15 @@ def load_layer(data: bytes, *, key: Digest) -> Layer | None:
 
 def _row(placed: Placed) -> list[Any]:
     row: list[Any] = [placed.path, placed.mode, placed.uid, placed.gid, placed.size, placed.offset, placed.link]
-    if placed.soname or placed.elf_flags or placed.xattrs or placed.device != (0, 0):
+    if placed.soname or placed.elf_flags or placed.xattrs or placed.tail or placed.device != (0, 0):
         xattrs = [[name, value.hex()] for name, value in placed.xattrs]
-        row += [placed.soname, placed.elf_flags, list(placed.device), xattrs]
+        row += [placed.soname, placed.elf_flags, list(placed.device), xattrs, placed.tail.hex()]
     return row
 
 
 def _placed(row: list[Any]) -> Placed:
     path, mode, uid, gid, size, offset, link, *rest = row
-    soname, elf_flags, device, xattrs = rest or ("", 0, (0, 0), ())
+    soname, elf_flags, device, xattrs, tail = rest or ("", 0, (0, 0), (), "")
     return Placed(
         path=path,
         mode=mode,
@@ -75,4 +75,5 @@ def _placed(row: list[Any]) -> Placed:
         elf_flags=elf_flags,
         device=(device[0], device[1]),
         xattrs=tuple((name, bytes.fromhex(value)) for name, value in xattrs),
+        tail=bytes.fromhex(tail),
     )

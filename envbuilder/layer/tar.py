@@ -66,9 +66,10 @@ def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:
         if leader != path:
             placed[path] = replace(placed[leader], path=path, link=leader)
             continue
-        offset, elf = 0, _NO_ELF
+        offset, elf, tail = 0, _NO_ELF, b""
         if entry.is_file and entry.size:
-            offset, elf = at, _copy(entry, out)
+            offset = at
+            elf, tail = _copy(entry, out)
             padding = -entry.size % BLOCK
             out.write(bytes(padding))
             at += entry.size + padding
@@ -84,6 +85,7 @@ def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:
             offset=offset,
             soname=elf.soname,
             elf_flags=elf.flags,
+            tail=tail,
         )
     out.write(bytes(2 * BLOCK + -(at + 2 * BLOCK) % ALIGNMENT))
     return tuple(placed.values())
@@ -145,13 +147,15 @@ def _links(tree: Mapping[str, Entry]) -> dict[str, tuple[Entry, str]]:
     return {path: (tree[target], min(paths, key=encode)) for target, paths in groups.items() for path in paths}
 
 
-def _copy(entry: Entry, out: Writable) -> ElfInfo:
-    """Write the data of ``entry``; what ld.so.cache wants of a shared library, else nothing."""
+def _copy(entry: Entry, out: Writable) -> tuple[ElfInfo, bytes]:
+    """Write the data of ``entry``; what ld.so.cache wants of a shared library, else nothing; ``Placed.tail``."""
     assert entry.open is not None, entry.path
     remaining = entry.size
     is_library = ".so" in entry.path.rpartition("/")[2]
     scan = ElfScan(entry.size) if is_library and entry.size > BLOCK_SIZE else None
     info: ElfInfo | None = None
+    tail_size = entry.size % ALIGNMENT if entry.size % BLOCK == 0 else 0
+    tail = b""
     with entry.open() as stream:
         while remaining:
             block = stream.read(min(BLOCK_SIZE, remaining))
@@ -163,8 +167,10 @@ def _copy(entry: Entry, out: Writable) -> ElfInfo:
                 info = inspect_elf(block)
             out.write(block)
             remaining -= len(block)
+            if tail_size:
+                tail = (tail + block[-tail_size:])[-tail_size:]
         if stream.read(1):
             raise WrongSize(f"tar: {entry.path!r}: want {entry.size} bytes, got more")
     if scan is not None:
         info = scan.result(entry.open)
-    return info if info is not None and info.is_library else _NO_ELF
+    return info if info is not None and info.is_library else _NO_ELF, tail

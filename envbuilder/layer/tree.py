@@ -76,6 +76,8 @@ class Placed:
     offset: of the data in the uncompressed tar, a multiple of 4096; 0 for an empty file or no file.
     soname: DT_SONAME of a shared library ("" when none), and ``elf_flags`` as ld.so.cache wants
         them; filled for ELF shared objects only, so that ld.so.cache is made without the bytes.
+    tail: the bytes behind the last whole 4096, of a file whose end is the end of a tar block: no zero
+        follows it in the tar, so EROFS metadata must hold the end (docs/formats/lazy-index.md).
     """
 
     path: str
@@ -89,3 +91,4 @@ class Placed:
     offset: int = 0
     soname: str = ""
     elf_flags: int = 0
+    tail: bytes = b""

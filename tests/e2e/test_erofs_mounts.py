@@ -149,27 +149,36 @@ def test_a_hundred_layers_are_a_hundred_devices():
         assert all((root / f"f{number}").read_bytes() == b"%d" % number * 5000 for number in range(100))
 
 
-def test_bytes_behind_the_end_of_a_mapped_file():
-    # docs/formats/lazy-index.md, "Behind the end of a file": zero up to the next 512 with blocks of
-    # 4096, zero to the end of the page with blocks of 512.
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 700, 3584, 4095])
+@pytest.mark.parametrize("large", [0, 4096, 40_960])
+def test_a_zero_follows_the_end_of_every_mapped_file(size, large):
+    # docs/formats/lazy-index.md, "Behind the end of a file": at least up to the next 512 bytes, and to
+    # the end of the page where the tar has no zero to show.
+    data = b"x" * (large + size)
+    with mounted_layers([file("a", data), file("b", b"y" * 9000)]) as (root, _):
+        page = page_at(root / "a", large)
+        zeros = 4096 - size if size % 512 == 0 else -size % 512
+
+        assert (root / "a").read_bytes() == data
+        assert page[:size] == b"x" * size
+        assert page[size : size + zeros] == bytes(zeros)
+
+
+def test_blocks_of_512_bytes_show_zeros_to_the_end_of_the_page():
     built = layer_of([file("a", b"x" * 700), file("b", b"y" * 9000)])
-    for block_bits, zeros in ((12, 1024 - 700), (9, 4096 - 700)):
-        with mounted(metadata_with([built], block_bits), [built.tar]) as root:
-            page = first_page(root / "a")
-
-            assert page[:700] == b"x" * 700
-            assert page[700 : 700 + zeros] == bytes(zeros)
+    with mounted(metadata_with([built], 9), [built.tar]) as root:
+        assert page_at(root / "a", 0) == (b"x" * 700).ljust(4096, b"\0")
 
 
-def first_page(path):
-    """The first page of ``path`` as a mapping shows it, what lies behind the end included."""
+def page_at(path, offset):
+    """The page of ``path`` at ``offset`` as a mapping shows it, what lies behind the end included."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        address = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+        address = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, offset)
     finally:
         os.close(descriptor)
     page = ctypes.string_at(address, mmap.PAGESIZE)
