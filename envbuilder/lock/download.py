@@ -114,6 +114,16 @@ def fetch_page(http: Http, url: str, headers: Mapping[str, str]) -> tuple[bytes,
     raise AssertionError("unreachable: _pause raises at the last attempt")
 
 
+def fetch_size(http: Http, url: str, headers: Mapping[str, str]) -> int | None:
+    """Bytes of the file at ``url``, as its server says; None when it does not."""
+    try:
+        response = http.pool.request("HEAD", url, headers=dict(headers))
+    except urllib3.exceptions.HTTPError:
+        return None
+    size = response.headers.get("Content-Length", "")
+    return int(size) if response.status == 200 and size.isascii() and size.isdigit() else None
+
+
 def download(
     http: Http,
     url: str,

@@ -14,6 +14,7 @@ from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest
 from envbuilder.lock.cuda import cuda_axis
 from envbuilder.lock.debian import resolve_debs, upstream_version
+from envbuilder.lock.download import Http, fetch_size, headers_for, http_pool
 from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
 from envbuilder.lock.python import PythonTarget, Uv, resolve_wheels
@@ -169,7 +170,20 @@ def _uv(spec: EnvSpec, machine: Machine) -> Uv:
             f"{spec.name}: extra-indexes: no index is configured for {', '.join(missing)}",
             hint=f"Set indexes.{missing[0]} in envbuilder.toml, or name an index so in uv.toml.",
         )
-    return Uv(runner=machine.runner, environment=machine.environment, indexes=machine.indexes, extra=spec.extra_indexes)
+    http = Http(pool=http_pool(machine.environment), wait=lambda _: None)
+
+    def size_of(url: str) -> int | None:
+        # Of the indexes' credentials, only those of the file's own origin are sent.
+        headers = [headers_for(url, index) for index in machine.indexes.all.values()]
+        return fetch_size(http, url, max(headers, key=len))
+
+    return Uv(
+        runner=machine.runner,
+        environment=machine.environment,
+        indexes=machine.indexes,
+        extra=spec.extra_indexes,
+        size_of=size_of,
+    )
 
 
 def _files(spec: EnvSpec) -> tuple[LockedFile, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,12 +78,14 @@ class Uv:
 
     environment: variables for uv; its configuration in them and in the user's files holds.
     extra: roles of the indexes that come before the default one, in order.
+    size_of: bytes of the file at an address, for indexes whose pages do not say (PEP 503); None if unknown.
     """
 
     runner: Runner
     environment: Mapping[str, str]
     indexes: Indexes
     extra: Sequence[str] = ()
+    size_of: Callable[[str], int | None] = lambda _: None
 
 
 def resolve_wheels(
@@ -139,7 +141,7 @@ def resolve_wheels(
             best = best_wheel(files, tags)
             if best is None:
                 raise _no_wheel(package, list(files), target)
-            wheels.append(_wheel(package, best, files[best], roles.get(package.name, "default")))
+            wheels.append(_wheel(package, best, files[best], roles.get(package.name, "default"), uv))
     return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
@@ -219,12 +221,12 @@ def _no_wheel(package: Package, files: Sequence[str], target: PythonTarget) -> N
     )
 
 
-def _wheel(package: Package, file: str, found: PackageWheel, role: str) -> Wheel:
+def _wheel(package: Package, file: str, found: PackageWheel, role: str, uv: Uv) -> Wheel:
     sha256 = found.hashes.get("sha256", "")
-    if not sha256 or found.size is None:
-        what = "size" if sha256 else "sha256"
+    size = uv.size_of(found.url) if found.size is None and found.url else found.size
+    if not sha256 or size is None:
         raise IncompleteIndex(
-            f"{package.name} {package.version}: the index gives no {what} for {file}",
+            f"{package.name} {package.version}: the index gives no {'size' if sha256 else 'sha256'} for {file}",
             hint="Use an index that gives hashes and sizes for its files (PEP 691, PEP 700).",
         )
     return Wheel(
@@ -232,7 +234,7 @@ def _wheel(package: Package, file: str, found: PackageWheel, role: str) -> Wheel
         version=str(package.version),
         file=file,
         digest=Digest.parse(f"sha256:{sha256}"),
-        size=found.size,
+        size=size,
         layer="",
         index=role,
     )
