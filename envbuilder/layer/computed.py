@@ -14,6 +14,7 @@ from envbuilder.layer.debian.dpkg import dpkg_entries
 from envbuilder.layer.debian.effects import Account, Copy, Divert, Effect, Own, effect_entries
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
+from envbuilder.layer.debian.overlaps import check_overlaps
 from envbuilder.layer.debian.system import System, read_system
 from envbuilder.layer.tree import Entry, Placed, file, symlink
 from envbuilder.lock.model import Lock
@@ -50,11 +51,13 @@ def computed_entries(
 
     Raises:
         UnknownScript: a package has a maintainer script whose effects nobody wrote down.
+        SharedPath: two packages ship different files at one path.
         BadDeb: a package is malformed.
     """
     system = read_system(lock.debs, artifacts, placed_below, _wanted)
+    check_overlaps(system.controls.values())
     effects = effects_of(system.controls.values(), allow=allow)
-    made = list(_unique(_system_entries(system, lock.platform, effects)))
+    made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
     yield from made
     yield from _loader_entries(system.with_links(made), site_packages)
 
@@ -64,7 +67,9 @@ def _wanted(path: str) -> bool:
     return path in _COPIED or path == _NSSWITCH or any(module.wanted(path) for module in modules)
 
 
-def _system_entries(system: System, platform: Platform, effects: dict[str, tuple[Effect, ...]]) -> Iterator[Entry]:
+def _system_entries(
+    system: System, platform: Platform, effects: dict[str, tuple[Effect, ...]], allow: frozenset[str]
+) -> Iterator[Entry]:
     every = [effect for name in sorted(effects) for effect in effects[name]]
     diversions = {name: [item for item in items if isinstance(item, Divert)] for name, items in effects.items()}
     overrides = [item for item in every if isinstance(item, Own) and item.override]
@@ -74,7 +79,7 @@ def _system_entries(system: System, platform: Platform, effects: dict[str, tuple
         yield from users.account_entries(known, shadow="passwd" in system.controls)
         for effect in every:
             yield from effect_entries(effect, system, known.uids, known.gids)
-    yield from alternative_entries(_alternatives(system), system)
+    yield from alternative_entries(_alternatives(system, allow), system)
     parts: tuple[tuple[str, Callable[[System], Iterable[Entry]]], ...] = (
         ("debianutils", shells.shell_entries),
         ("libpam-runtime", pam.pam_entries),
@@ -90,8 +95,9 @@ def _system_entries(system: System, platform: Platform, effects: dict[str, tuple
     yield file("etc/machine-id", b"")  # empty: each running system has one of its own (machine-id(5))
 
 
-def _alternatives(system: System) -> Iterator[Alternative]:
-    for name, control in system.controls.items():
+def _alternatives(system: System, allow: frozenset[str]) -> Iterator[Alternative]:
+    for name in sorted(system.controls.keys() - allow):
+        control = system.controls[name]
         yield from alternatives_in(control.script("postinst"), source=f"{name}: postinst")
 
 

@@ -77,13 +77,15 @@ def subject_hash(certificate: bytes, *, source: str) -> str:
     Raises:
         BadDeb: not a certificate.
     """
-    body = _only(_only(certificate, source), source)
-    fields = list(_values(body, source))
-    subject = fields[5 if fields[0][0] == _VERSION else 4][1]
-    canonical = b"".join(
-        _encode(rdn_tag, b"".join(sorted(_canonical(attribute, source) for _, attribute in _values(rdn, source))))
-        for rdn_tag, rdn in _values(subject, source)
-    )
+    try:
+        fields = list(_values(_only(_only(certificate, source), source), source))
+        subject = fields[5 if fields[0][0] == _VERSION else 4][1]
+        canonical = b"".join(
+            _encode(rdn_tag, b"".join(sorted(_canonical(attribute, source) for _, attribute in _values(rdn, source))))
+            for rdn_tag, rdn in _values(subject, source)
+        )
+    except (IndexError, ValueError):
+        raise BadDeb(f"{source}: not a certificate") from None
     digest = hashlib.sha1(canonical, usedforsecurity=False).digest()
     return f"{int.from_bytes(digest[:4], 'little'):08x}"
 
