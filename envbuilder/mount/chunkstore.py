@@ -207,6 +207,19 @@ def _union(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one, "big") | int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
+def put_file(path: Path, data: bytes) -> None:
+    """Keep ``data`` as ``path``, whole or not at all, durable.
+
+    Raises:
+        StoreRefused: no room, or not ours to write.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _put(path, data)
+    except OSError as error:
+        raise StoreRefused(f"{path}: {error.strerror}") from error
+
+
 def _put(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write ``data`` to ``path`` in one step: a reader sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")

@@ -27,6 +27,7 @@ from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
 from envbuilder.layer.frames import BadChunk, read_chunk
 from envbuilder.mount.chunkstore import ChunkStore, StoredBlob, StoreRefused
 from envbuilder.mount.counters import Counters
+from envbuilder.mount.request import Device
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -58,14 +59,6 @@ class SourceAway(UnavailableError):
     """The registry did not answer for longer than the declared limit."""
 
     hint = "Start the command again when the registry is back; what was fetched is kept."
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One layer blob as EROFS reads it: ``size`` is of the uncompressed tar, in bytes."""
-
-    blob: Descriptor
-    size: int
 
 
 @dataclass(slots=True)

@@ -1,0 +1,304 @@
+"""Mount an image: prepare what the kernel needs, ask a supervisor for the mount, end it again.
+
+``open_mount`` is a context manager and its mount ends with it, however this process dies;
+``mount`` leaves one behind that ``unmount`` ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import secrets
+import select
+import signal
+import socket
+import subprocess  # noqa: TID251 - the type of what proc.spawn returns
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from envbuilder import proc
+from envbuilder.errors import HostError, SpecError
+from envbuilder.image.inspect import OpenImage
+from envbuilder.mount import kernel
+from envbuilder.mount.counters import Snapshot, read_counters
+from envbuilder.mount.prepare import device_sizes, metadata_file
+from envbuilder.mount.request import Device, MountRequest, Serving, events, send_request
+from envbuilder.mount.state import MountFolder, clear, folders, reap
+from envbuilder.mount.unpack import unpacked
+from envbuilder.store.target import RangeTarget
+
+Mode = Literal["auto", "erofs", "loop", "unpack"]
+#: Gets what is done and what there is to do, chunks or bytes.
+Progress = Callable[[int, int], None]
+#: Seconds that a supervisor gets to unmount and to remove what the job wrote.
+_END_S = 120.0
+
+
+class MountFailed(HostError):
+    """A supervisor ended without saying why."""
+
+
+class NotMounted(SpecError):
+    """A directory is not a mount of ours."""
+
+    hint = "Name a directory that `envbuilder mount` printed."
+
+
+class BadMountPoint(SpecError):
+    """A mount point is not an empty directory."""
+
+    hint = "Name an empty directory that exists."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountSettings:
+    """Where this node keeps what, and how it mounts.
+
+    state_dir: what is mounted (/run/envbuilder); cache_dir: chunks, metadata, unpacked trees; must be on an
+    ordinary disk. wait_limit_s: how long a read waits for a registry that is away before it fails.
+    background: fetch the rest of the image while it runs.
+    """
+
+    state_dir: Path
+    cache_dir: Path
+    mode: Mode = "auto"
+    connections: int = 8
+    wait_limit_s: float = 300.0
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "unpacked"."""
+
+    id: str
+    directory: Path
+    how: str
+    supervisor: int
+    folder: MountFolder
+
+    def counters(self) -> Snapshot:
+        """What it has fetched so far."""
+        return read_counters(self.folder.counters)
+
+
+@contextlib.contextmanager
+def open_mount(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    *,
+    directory: Path | None = None,
+    writable: bool = False,
+    full: bool = False,
+    private: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Mounted]:
+    """Mount ``image`` for as long as the context lasts; nothing stays mounted whatever happens to this process.
+
+    directory: an empty one; None: one in the state directory. writable: with a layer that is thrown away.
+    full: fetch everything first. private: in a mount name space of its own (``Mounted.supervisor``'s).
+
+    Raises:
+        BadMountPoint, HostError, UnavailableError, IntegrityError: see the leaf.
+    """
+    asked = _ask(image, source, settings, directory, writable, full, private, detached=False, progress=progress)
+    try:
+        yield asked.mounted
+    finally:
+        asked.end()
+
+
+def mount(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    directory: Path,
+    *,
+    writable: bool = False,
+    full: bool = False,
+    progress: Progress | None = None,
+) -> Mounted:
+    """Mount ``image`` at ``directory``, an empty one, until ``unmount``. Arguments and errors: ``open_mount``."""
+    asked = _ask(image, source, settings, directory, writable, full, private=False, detached=True, progress=progress)
+    asked.let_go()
+    return asked.mounted
+
+
+def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
+    """End the mount at ``directory``; its writable layer is thrown away.
+
+    force: although it is in use; its users get errors.
+
+    Raises:
+        NotMounted: it is not one of ours. StillBusy: it is in use.
+    """
+    wanted = str(directory.resolve())
+    for folder in folders(state_dir):
+        record = folder.read()
+        if record is None or record.directory != wanted or record.private:
+            continue
+        if not folder.is_alive():
+            if not clear(folder, record, force=force):
+                raise kernel.StillBusy(f"unmount of {directory}: it is in use")
+            return
+        if not force:
+            kernel.unmount(Path(wanted))
+        _end_process(record.supervisor, folder)
+        return
+    raise NotMounted(f"{directory}: nothing is mounted there by envbuilder (state directory {state_dir})")
+
+
+def _end_process(pid: int, folder: MountFolder) -> None:
+    """Ask a supervisor to end and wait until it has cleared away."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            if folder.is_alive():
+                signal.pidfd_send_signal(handle, signal.SIGTERM)
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            if not poll.poll(_END_S * 1000):
+                raise MountFailed(f"supervisor {pid} does not end", hint=f"Read {folder.log}, then kill it.")
+        finally:
+            os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A mount that a supervisor of ours has made."""
+
+    mounted: Mounted
+    channel: socket.socket
+    process: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """Let the supervisor clear away, and wait for it."""
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_WR)
+        _wait(self.process)
+        self.channel.close()
+
+    def let_go(self) -> None:
+        """Leave it to itself."""
+        self.channel.close()
+        self.process.returncode = 0  # it is to outlive us: no warning that it still runs
+
+
+def _ask(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    directory: Path | None,
+    writable: bool,  # noqa: FBT001
+    full: bool,  # noqa: FBT001
+    private: bool,  # noqa: FBT001
+    *,
+    detached: bool,
+    progress: Progress | None,
+) -> _Asked:
+    if os.geteuid() != 0:
+        raise HostError(
+            "mount: want root: EROFS and overlay mounts are refused to other users",
+            hint="Run as root (sudo), or copy the image with `envbuilder pull` and start it with podman.",
+        )
+    if directory is not None:
+        directory = _checked(directory)
+    reap(settings.state_dir)
+    # Started first: it imports while we look at the image.
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = proc.spawn(_supervisor_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
+    try:
+        id_ = secrets.token_hex(6)
+        folder = MountFolder(settings.state_dir, id_)
+        request = _request(image, source, settings, folder, directory, writable, full, private, detached, progress)
+        send_request(ours, request)
+        for event in events(ours):
+            if event["event"] == "progress" and progress is not None:
+                progress(event["done"], event["total"])
+            elif event["event"] == "ready":
+                mounted = Mounted(
+                    id=id_, directory=request.directory, how=event["how"], supervisor=event["pid"], folder=folder
+                )
+                return _Asked(mounted, ours, process)
+        raise MountFailed("the supervisor of the mount ended without a word", hint=f"Read {folder.log}.")
+    except BaseException:
+        ours.close()
+        _wait(process)
+        raise
+
+
+def _request(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    folder: MountFolder,
+    directory: Path | None,
+    writable: bool,  # noqa: FBT001
+    full: bool,  # noqa: FBT001
+    private: bool,  # noqa: FBT001
+    detached: bool,  # noqa: FBT001
+    progress: Progress | None,
+) -> MountRequest:
+    name = str(image.root.digest)
+    cache = settings.cache_dir
+    metadata, serving, tree = None, None, None
+    if image.lazy is not None and settings.mode != "unpack":
+        metadata = metadata_file(source, image.lazy, cache)
+        sizes = device_sizes(metadata, image.lazy)
+        serving = Serving(
+            image=name,
+            devices=tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True)),
+            store=cache / "chunks",
+            source=pickle.dumps(source),
+            connections=settings.connections,
+            wait_limit_s=settings.wait_limit_s,
+            background=settings.background,
+            fetch_all=full,
+        )
+    else:
+        tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
+    return MountRequest(
+        id=folder.id,
+        state_dir=settings.state_dir,
+        directory=directory or (folder.path / "rootfs").absolute(),
+        image=name,
+        serving=serving,
+        metadata=metadata,
+        tree=tree,
+        mode=settings.mode,
+        scratch=cache / "scratch" / folder.id if writable else None,
+        private=private,
+        detached=detached,
+    )
+
+
+def _checked(directory: Path) -> Path:
+    try:
+        found = directory.resolve(strict=True)
+        empty = not any(found.iterdir())
+    except OSError as error:
+        raise BadMountPoint(f"{directory}: {error.strerror}") from error
+    if not empty:
+        raise BadMountPoint(f"{directory}: want an empty directory")
+    return found
+
+
+def _supervisor_argv(channel: int) -> list[str]:
+    """Isolated, but with our own import path: neither the working directory nor PYTHONPATH of root decides."""
+    code = "import sys; sys.path[:] = sys.argv.pop().split(':'); from envbuilder.mount.supervisor import main; main()"
+    path = ":".join(entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117 - entries are strings
+    return [sys.executable, "-I", "-c", code, str(channel), path]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

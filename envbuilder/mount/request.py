@@ -1,0 +1,133 @@
+"""What the process that starts a mount tells its supervisor, and what it hears back.
+
+The request goes through a socket pair that only the two processes have: no credential is ever in
+an argument, an environment or a file. Answers are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuilder.digest import Descriptor
+from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, SpecError, UnavailableError
+
+_SIZE = struct.Struct("<Q")
+#: Bytes of a request: some KiB for each of at most 127 layers.
+_MAX_SIZE = 64 << 20
+_FAMILIES: Mapping[int, type[EnvbuilderError]] = {
+    family.exit_code: family for family in (EnvbuilderError, SpecError, IntegrityError, UnavailableError, HostError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One layer blob as EROFS reads it: ``size`` is of the uncompressed tar, in bytes."""
+
+    blob: Descriptor
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a worker serves: ``devices`` of ``image``, from the pickled RangeTarget ``source``, through ``store``.
+
+    wait_limit_s: how long a read waits for a source that is away. background: fetch what nobody reads, too.
+    fetch_all: fetch everything before the mount is ready.
+    """
+
+    image: str
+    devices: tuple[Device, ...]
+    store: Path
+    source: bytes
+    connections: int = 8
+    wait_limit_s: float = 300.0
+    background: bool = False
+    fetch_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountRequest:
+    """One root file system to mount.
+
+    id: names the mount in the state directory. directory: where it appears.
+    metadata: EROFS image on disk, verified; None when ``tree`` is an unpacked root file system.
+    mode: how EROFS reads its devices: "erofs" from files, "loop" from loop devices, "auto" what works.
+    scratch: folder on an ordinary disk for the writable layer; None: read-only.
+    private: mount in a name space of the supervisor's own, which the kernel clears with its last process.
+    detached: live on when the process that asked is gone.
+    """
+
+    id: str
+    state_dir: Path
+    directory: Path
+    image: str
+    serving: Serving | None = None
+    metadata: Path | None = None
+    tree: Path | None = None
+    mode: str = "auto"
+    scratch: Path | None = None
+    private: bool = False
+    detached: bool = False
+
+
+def send_request(channel: socket.socket, request: MountRequest) -> None:
+    """Hand ``request`` to the supervisor."""
+    data = pickle.dumps(request)
+    channel.sendall(_SIZE.pack(len(data)) + data)
+
+
+def receive_request(channel: socket.socket) -> MountRequest | None:
+    """The request of the process that started us; None if it died or gave up before it asked."""
+    with channel.makefile("rb") as stream:
+        head = stream.read(_SIZE.size)
+        if len(head) < _SIZE.size:
+            return None
+        size = _SIZE.unpack(head)[0]
+        data = stream.read(size) if size <= _MAX_SIZE else b""
+    if len(data) < size:
+        return None
+    request = pickle.loads(data)  # noqa: S301 - from our own parent, through a socket that nobody else has
+    return request if isinstance(request, MountRequest) else None
+
+
+def send_event(channel: socket.socket, event: str, **fields: Any) -> bool:
+    """Tell the other side; False when it is gone."""
+    try:
+        channel.sendall(json.dumps({"event": event, **fields}).encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def send_error(channel: socket.socket, error: BaseException) -> bool:
+    """Tell the other side that it did not work, and why."""
+    known = isinstance(error, EnvbuilderError)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return send_event(
+        channel,
+        "error",
+        family=getattr(error, "exit_code", HostError.exit_code),
+        message=text,
+        hint=getattr(error, "hint", ""),
+    )
+
+
+def events(channel: socket.socket) -> Iterator[Mapping[str, Any]]:
+    """What the supervisor says, until it ends.
+
+    Raises:
+        SpecError, IntegrityError, UnavailableError, HostError: it said that it did not work.
+    """
+    with channel.makefile("rb") as stream:
+        for line in stream:
+            event = json.loads(line)
+            if event["event"] == "error":
+                raise _FAMILIES.get(event["family"], HostError)(event["message"], hint=event["hint"])
+            yield event

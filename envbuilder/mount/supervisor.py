@@ -1,0 +1,359 @@
+"""The supervisor: mounts, watches, unmounts. ``python -m envbuilder.mount.supervisor FD``.
+
+One process for each mount. It holds the /dev/fuse descriptor and never parses network data; a
+worker that dies is replaced and the kernel resends what it had not answered, so readers only wait.
+It ends, and leaves nothing behind, when its mount is unmounted, when it gets SIGTERM, and, unless
+the mount is to stay, when the process that asked for it is gone, however that died.
+
+It is started early, imports while the other process still looks at the image, and stays
+single-threaded, so that it can fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from envbuilder.errors import EnvbuilderError, HostError
+from envbuilder.mount import fuse, kernel, loop, worker
+from envbuilder.mount.chunkstore import ChunkStore
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.request import MountRequest, Serving, receive_request, send_error, send_event
+from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
+
+_log = logging.getLogger(__name__)
+
+#: A worker that dies this often within this many seconds is not started again: then readers get EIO.
+_RESTARTS, _RESTART_WINDOW_S = 8, 60.0
+#: Seconds between looks at whether the owner of a mount without events is still right.
+_POLL_S = 30.0
+#: What kernels before 6.12 say to a regular file as EROFS source, and those where backing files may not be stacked.
+_NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.ELOOP, errno.EOPNOTSUPP)
+_LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(message)s"
+
+
+class WorkerFailed(HostError):
+    """The worker ended with an error while everything was being fetched."""
+
+    hint = "Read the log named in the message."
+
+
+class _Supervisor:
+    def __init__(self, channel: socket.socket, request: MountRequest) -> None:
+        self._channel, self._request = channel, request
+        self._folder = MountFolder(request.state_dir, request.id)
+        self._points: list[Path] = []  # mounted, newest first
+        self._fuse = -1
+        self._worker, self._worker_handle = 0, -1
+        self._deaths: list[float] = []
+        self._stores: list[int] = []
+        self._lock = -1
+        self._how = "unpacked"
+
+    def run(self) -> None:
+        """The life of a mount."""
+        self._lock = self._folder.create()
+        _log_to(self._folder.log)
+        wakeup = _signals()
+        try:
+            try:
+                self._mount()
+            except (EnvbuilderError, OSError) as error:
+                _log.warning("not mounted: %s", error)
+                send_error(self._channel, error)
+                return
+            send_event(self._channel, "ready", pid=os.getpid(), how=self._how, id=self._request.id)
+            self._watch(wakeup)
+        finally:
+            self._clear()
+            os.close(self._lock)
+            send_event(self._channel, "ended")
+
+    # Mounting.
+
+    def _mount(self) -> None:
+        request, path = self._request, self._folder.path
+        Counters(self._folder.counters)
+        root = request.directory
+        lower = root if request.scratch is None else path / "lower"
+        self._record(lower)
+        if request.private:
+            kernel.private_mounts()
+        if request.metadata is not None and request.serving is not None:
+            self._mount_erofs(request.metadata, request.serving, lower)
+        elif request.tree is not None and request.scratch is None:
+            kernel.bind(request.tree, root, read_only=True)
+            self._points.insert(0, root)
+        if request.scratch is not None:
+            self._mount_overlay(request.tree or lower, request.scratch, root)
+
+    def _record(self, lower: Path) -> None:
+        request, path = self._request, self._folder.path
+        points = [request.directory, lower, path / "blobs"]
+        if request.scratch is not None:
+            points.insert(1, request.scratch)
+        self._folder.write(
+            Record(
+                id=request.id,
+                directory=str(request.directory),
+                image=request.image,
+                how=request.mode if request.metadata else "unpacked",
+                writable=request.scratch is not None,
+                private=request.private,
+                detached=request.detached,
+                supervisor=os.getpid(),
+                points=tuple(dict.fromkeys(str(point) for point in points)),
+                scratch=str(request.scratch or ""),
+                started_at=time.time(),
+            )
+        )
+
+    def _mount_erofs(self, metadata: Path, serving: Serving, target: Path) -> None:
+        store = ChunkStore(serving.store)
+        if serving.fetch_all and not self._complete(store, serving):
+            self._fetch_all(serving)
+        devices = []
+        for number, device in enumerate(serving.devices):
+            # A complete blob is an ordinary file: the kernel reads it without us (and whatever becomes of us).
+            if store.is_complete(device.blob.digest, device.size):
+                self._hold(store.blob(device.blob.digest) / "lock")
+                devices.append(store.blob(device.blob.digest) / "data")
+            else:
+                devices.append(self._folder.path / "blobs" / str(number))
+        lazy = not self._complete(store, serving)
+        if lazy:
+            self._start_fuse(serving)
+        how = self._mount_somehow(metadata, devices, target)
+        self._how = f"{how} {'lazy' if lazy else 'direct'}"
+        self._points.insert(0, target)
+
+    def _mount_somehow(self, metadata: Path, devices: list[Path], target: Path) -> str:
+        """Mount from files, and from loop devices if that is what the kernel takes; "erofs" or "loop"."""
+        if self._request.mode != "loop":
+            try:
+                kernel.mount_erofs(metadata, devices, target)
+                return "erofs"
+            except kernel.MountRefused as error:
+                if self._request.mode == "erofs" or error.errno not in _NO_FILES:
+                    raise
+                _log.info("%s: trying loop devices", error)
+        self._mount_loop(metadata, devices, target)
+        return "loop"
+
+    def _hold(self, lock: Path) -> None:
+        """Keep a blob from being evicted while the kernel reads it: its lock, shared."""
+        with suppress(OSError):
+            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            self._stores.append(held)
+
+    def _complete(self, store: ChunkStore, serving: Serving) -> bool:
+        return all(store.is_complete(device.blob.digest, device.size) for device in serving.devices)
+
+    def _start_fuse(self, serving: Serving) -> None:
+        blobs = self._folder.path / "blobs"
+        try:
+            self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError(
+                f"/dev/fuse: {error.strerror}", hint="Load the fuse module, or use --mode unpack."
+            ) from error
+        kernel.mount_fuse(self._fuse, blobs, name=source_name(self._request.id))
+        self._points.insert(0, blobs)
+        self._start_worker(serving)
+
+    def _mount_loop(self, metadata: Path, devices: list[Path], target: Path) -> None:
+        opened = []
+        try:
+            for file in [metadata, *devices]:
+                opened.append(loop.attach(file))
+            kernel.mount_erofs(opened[0][0], [device for device, _ in opened[1:]], target)
+        finally:
+            for _, descriptor in opened:
+                os.close(descriptor)  # the mount holds them now; without it they free themselves
+
+    def _mount_overlay(self, lower: Path, scratch: Path, root: Path) -> None:
+        name = source_name(self._request.id)
+        for part in ("upper", "work"):
+            (scratch / part).mkdir(mode=0o755, parents=True)
+        try:
+            kernel.mount_overlay(lower, scratch / "upper", scratch / "work", root, name=name, thrown_away=True)
+        except kernel.MountRefused as error:
+            # The scratch folder may itself lie on an overlay or a network file system: memory will do.
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EREMOTE):
+                raise
+            _log.info("%s cannot hold a writable layer (%s): using memory", scratch, error)
+            kernel.mount_tmpfs(scratch, name=name)
+            self._points.insert(0, scratch)
+            for part in ("upper", "work"):
+                (scratch / part).mkdir(mode=0o755)
+            kernel.mount_overlay(lower, scratch / "upper", scratch / "work", root, name=name, thrown_away=True)
+        self._points.insert(0, root)
+
+    # Workers.
+
+    def _start_worker(self, serving: Serving) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._leave_parent()
+            worker.main(lambda: worker.serve(self._fuse, serving, self._folder.counters))
+        self._worker, self._worker_handle = pid, os.pidfd_open(pid)
+        self._folder.worker.write_text(f"{pid} {start_time(pid)}")
+
+    def _leave_parent(self) -> None:
+        """In a new worker: let go of what is the supervisor's, so that its end is seen as its end."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        self._channel.close()
+        os.close(self._lock)
+
+    def _fetch_all(self, serving: Serving) -> None:
+        """Everything into the store, by a worker, before anything is mounted."""
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+
+            def progress(done: int, total: int) -> None:
+                os.write(writer, f"{done} {total}\n".encode())
+
+            self._leave_parent()
+            worker.main(lambda: worker.fetch_all(serving, self._folder.counters, progress))
+        os.close(writer)
+        last = 0.0
+        with os.fdopen(reader) as lines:
+            for line in lines:
+                done, total = line.split()
+                if time.monotonic() - last > 0.1:
+                    last = time.monotonic()
+                    if not send_event(self._channel, "progress", done=int(done), total=int(total)):
+                        os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status != 0:
+            tail = self._folder.log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise WorkerFailed(f"{serving.image}: not all of it could be fetched: {tail} (log: {self._folder.log})")
+
+    def _replace_worker(self) -> bool:
+        """Start a worker in place of a dead one; False when that is hopeless or no longer wanted."""
+        pid, status = os.waitpid(self._worker, 0)
+        os.close(self._worker_handle)
+        self._worker, self._worker_handle = 0, -1
+        if status == 0:
+            return False  # it saw the file system go
+        now = time.monotonic()
+        self._deaths = [death for death in self._deaths if now - death < _RESTART_WINDOW_S] + [now]
+        _log.error("worker %d died: %s", pid, os.waitstatus_to_exitcode(status))
+        if len(self._deaths) > _RESTARTS or self._request.serving is None:
+            _log.error("it died %d times in a minute: reads fail from now on", len(self._deaths))
+            os.close(self._fuse)
+            self._fuse = -1
+            return False
+        Counters(self._folder.counters).add("restarts")
+        self._start_worker(self._request.serving)
+        try:
+            fuse.resend(self._fuse)
+        except OSError as error:
+            _log.warning("reads that the dead worker had taken stay unanswered (Linux 6.9 resends them): %s", error)
+        return True
+
+    # Watching and clearing away.
+
+    def _watch(self, wakeup: int) -> None:
+        mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        os.read(mounts, 1)  # the kernel tells of changes from the first read on
+        poll = select.poll()
+        poll.register(mounts, select.POLLERR | select.POLLPRI)
+        poll.register(wakeup, select.POLLIN)
+        if not self._request.detached:
+            poll.register(self._channel, select.POLLIN | select.POLLHUP)
+        try:
+            while True:
+                if self._worker_handle >= 0:
+                    poll.register(self._worker_handle, select.POLLIN)
+                for descriptor, _ in poll.poll(_POLL_S * 1000):
+                    if descriptor == self._worker_handle:
+                        poll.unregister(descriptor)
+                        self._replace_worker()
+                    elif descriptor == mounts:
+                        os.lseek(mounts, 0, os.SEEK_SET)
+                        os.read(mounts, 1)
+                        if not any(point.directory == self._request.directory for point in kernel.mount_points()):
+                            return  # somebody unmounted it
+                    else:
+                        return  # SIGTERM, or the process that asked is gone
+        finally:
+            os.close(mounts)
+
+    def _clear(self) -> None:
+        if self._request.private:
+            kill_inside(self._request.id, spare=(os.getpid(), self._worker))
+        for point in self._points:
+            with suppress(EnvbuilderError):
+                kernel.unmount(point, force=True)
+        if self._fuse >= 0:
+            os.close(self._fuse)
+        if self._worker:
+            self._end_worker()
+        for held in self._stores:
+            os.close(held)
+        if self._request.scratch is not None:
+            shutil.rmtree(self._request.scratch, ignore_errors=True)
+        self._folder.remove()
+
+    def _end_worker(self) -> None:
+        """It ends by itself, having flushed the store; if not, at once."""
+        poll = select.poll()
+        poll.register(self._worker_handle, select.POLLIN)
+        if not poll.poll(5000):
+            kill_process((self._worker, start_time(self._worker)))
+        with suppress(ChildProcessError):
+            os.waitpid(self._worker, 0)
+        os.close(self._worker_handle)
+
+
+def _signals() -> int:
+    """A descriptor that becomes readable when we are asked to end."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def _log_to(file: Path) -> None:
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
+    )
+
+
+def main() -> None:
+    """Take a request from the descriptor in the first argument and live as long as its mount."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    request = receive_request(channel)
+    if request is None:
+        return
+    try:
+        _Supervisor(channel, request).run()
+    except Exception as error:
+        _log.exception("the supervisor ended")
+        send_error(channel, error)
+        raise
+
+
+if __name__ == "__main__":
+    main()

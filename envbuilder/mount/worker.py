@@ -1,0 +1,102 @@
+"""The worker: the process that answers FUSE requests, and the only one that parses network data.
+
+It has no state that dies with it: the supervisor forks another one over the same descriptor, and
+the kernel hands out again what this one had not answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from envbuilder.errors import EnvbuilderError, HostError
+from envbuilder.mount.chunkstore import ChunkStore
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.fuse import FuseServer
+from envbuilder.mount.remote import Fetcher
+from envbuilder.mount.request import Serving
+from envbuilder.store.target import RangeTarget
+
+_log = logging.getLogger(__name__)
+
+#: Threads that read requests: one may be in a page fault on the store's disk while the other answers.
+_READERS = 2
+#: Seconds between two flushes of the chunk store's maps while something was fetched.
+_FLUSH_S = 5.0
+#: The worker outlives the out-of-memory killer's first choice: without it the job reads EIO.
+_OOM_SCORE = "-500"
+
+
+def serve(device: int, serving: Serving, counters_file: Path) -> None:
+    """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted."""
+    fetcher = Fetcher(
+        serving.image,
+        serving.devices,
+        ChunkStore(serving.store),
+        Counters(counters_file),
+        connections=serving.connections,
+        wait_limit_s=serving.wait_limit_s,
+    )
+    server = FuseServer(device, fetcher.blobs)
+    readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
+    for thread in readers:
+        thread.start()
+    # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
+    fetcher.start(open_source(serving), background=serving.background)
+    while any(thread.is_alive() for thread in readers):
+        readers[0].join(_FLUSH_S)
+        fetcher.flush()
+    fetcher.stop()
+
+
+def fetch_all(serving: Serving, counters_file: Path, progress: Callable[[int, int], None]) -> None:
+    """Get every chunk into the store.
+
+    Raises:
+        SourceAway, StoreRefused: see ``Fetcher.fetch_all``.
+    """
+    fetcher = Fetcher(
+        serving.image,
+        serving.devices,
+        ChunkStore(serving.store),
+        Counters(counters_file),
+        connections=serving.connections,
+        wait_limit_s=serving.wait_limit_s,
+    )
+    fetcher.start(open_source(serving))
+    try:
+        fetcher.fetch_all(progress)
+    finally:
+        fetcher.stop()
+
+
+def open_source(serving: Serving) -> RangeTarget:
+    """The source, with connections of its own."""
+    source = pickle.loads(serving.source)  # noqa: S301 - made by our own parent
+    if not isinstance(source, RangeTarget):
+        raise HostError(f"{serving.image}: {type(source).__name__} cannot give parts of blobs")
+    return source
+
+
+def main(body: Callable[[], None]) -> None:
+    """Run ``body`` as the whole of a forked process; never returns."""
+    status = 1
+    try:
+        try:
+            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+        except OSError as error:
+            _log.debug("oom_score_adj: %s", error)
+        body()
+        status = 0
+    except EnvbuilderError as error:
+        _log.error("%s", error)
+        status = error.exit_code
+    except BaseException:  # noqa: BLE001 - a forked process must never return into its parent's code
+        _log.exception("the worker ended")
+    finally:
+        logging.shutdown()
+        os._exit(status)
