@@ -168,14 +168,15 @@ class _Apt:
 
     def select(self, base: Base, platform: Platform) -> list[re.Match[str]]:
         wanted = ["?essential", *base.packages]
-        done = self.run("apt-get", "install", "-qq", "--yes", "--print-uris", *wanted, check=False)
+        done = self.run("apt-get", "install", "-q", "--yes", "--print-uris", *wanted, check=False)
         said = (done.stdout + done.stderr).decode(errors="replace")
         unknown = _UNKNOWN.findall(said)
         if done.status and unknown:
             names = ", ".join(sorted(set(unknown)))
             raise UnknownDebianPackage(f"base.packages: {base.suite} has no package {names} for {platform}")
         if done.status:
-            raise UnsatisfiableDebs(f"base.packages: apt finds no solution in {base.suite}\n{said.strip()[-4000:]}")
+            explanation = said.rpartition("may help to resolve the situation:")[2].strip()[-4000:]
+            raise UnsatisfiableDebs(f"base.packages: apt finds no solution in {base.suite}\n{explanation}")
         lines = [line for line in done.stdout.decode().splitlines() if line.startswith("'")]
         matches = [match for line in lines if (match := _URI.match(line))]
         if len(matches) != len(lines) or not matches:

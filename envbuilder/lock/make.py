@@ -33,7 +33,7 @@ class UnknownIndex(SpecError):
 
 
 class UnknownUpgrade(SpecError):
-    """A package to upgrade is not in the lock."""
+    """A package to upgrade is not in the lock, or is the parent's to upgrade."""
 
 
 class PlatformNotDeclared(SpecError):
@@ -90,8 +90,7 @@ def make_lock(
     if spec.extends and (parent is None or parent.name != spec.extends):
         raise SpecError(f"{spec.name}: extends {spec.extends!r}, which has no lock", hint=f"Lock {spec.extends} first.")
     named = {canonicalize_name(package) for package in upgrade_packages}
-    if unknown := sorted(named - {wheel.name for wheel in existing.wheels} if existing else ()):
-        raise UnknownUpgrade(f"{spec.name}: not in the lock: {', '.join(unknown)}")
+    _check_upgrades(spec, named, existing, parent)
     if existing and not upgrade and not named and not stale_reasons(spec, platform, existing, parent):
         return existing
     debs = _debs(spec, platform, machine, None if upgrade else existing, parent)
@@ -125,6 +124,16 @@ def make_lock(
         cuda=cuda,
         parent=Parent(name=parent.name, lock_digest=digest(parent)) if parent else None,
     )
+
+
+def _check_upgrades(spec: EnvSpec, named: Collection[str], existing: Lock | None, parent: Lock | None) -> None:
+    if inherited := sorted({*named} & {wheel.name for wheel in parent.wheels} if parent else ()):
+        raise UnknownUpgrade(
+            f"{spec.name}: {', '.join(inherited)} comes from the parent {spec.extends!r}",
+            hint=f"Run: envbuilder lock {spec.extends} --upgrade-package {inherited[0]}",
+        )
+    if unknown := sorted({*named} - {wheel.name for wheel in existing.wheels} if existing else ()):
+        raise UnknownUpgrade(f"{spec.name}: not in the lock: {', '.join(unknown)}")
 
 
 def _packages(spec: EnvSpec) -> tuple[str, ...]:

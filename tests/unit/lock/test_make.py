@@ -1,0 +1,158 @@
+"""A whole lock, from a small index; the Debian part is kept from an existing lock, so apt is not needed."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from envbuilder.errors import SpecError
+from envbuilder.lock.check import stale_reasons
+from envbuilder.lock.codec import digest, dump
+from envbuilder.lock.make import (
+    Machine,
+    NoInterpreter,
+    PlatformNotDeclared,
+    UnknownIndex,
+    UnknownUpgrade,
+    changes,
+    make_lock,
+)
+from envbuilder.lock.settings import python_indexes
+from envbuilder.oci.platform import Platform
+from envbuilder.proc import run
+from envbuilder.spec.model import Base, EnvSpec
+from envbuilder.testing.index import PackageIndex
+from envbuilder.testing.locks import SMALL, deb
+
+pytestmark = pytest.mark.slow
+
+X86 = Platform("x86_64")
+SPEC = EnvSpec(name="x", version="1", python="3.13", base=Base(suite="trixie", packages=("ca-certificates",)))
+START = replace(
+    SMALL,
+    spec_digest=SPEC.digest,
+    wheels=(),
+    debs=(deb("libc6", "2.41-12", layer="x/debs-00"), deb("python3.13", "3.13.5-2", layer="x/debs-00")),
+    layers=("x/debs-00", "x/top"),
+)
+
+
+@pytest.fixture
+def index():
+    with PackageIndex() as server:
+        for version in ("1", "2"):
+            server.add("a", version)
+            server.add("b", version, requires=["a"])
+        yield server
+
+
+@pytest.fixture
+def machine(tmp_path, index):
+    def only_uv(argv, **options):
+        assert "apt" not in str(argv[0])
+        return run(argv, **options)
+
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+        "UV_DEFAULT_INDEX": index.url,
+    }
+    return Machine(runner=only_uv, environment=environment, indexes=python_indexes(environment, {}))
+
+
+def versions(lock):
+    return {wheel.name: wheel.version for wheel in lock.wheels}
+
+
+def test_a_changed_declaration_is_locked_without_apt_when_the_base_stays(machine):
+    spec = replace(SPEC, requires=("b",), env={"A": "1"}, start=(("true",),))
+    lock = make_lock(spec, X86, machine=machine, existing=START)
+
+    assert versions(lock) == {"a": "2", "b": "2"}
+    assert lock.debs == START.debs
+    assert (lock.env, lock.start, lock.glibc, lock.python.tag) == ({"A": "1"}, (("true",),), "2.41", "cp313")
+    assert stale_reasons(spec, X86, lock) == ()
+
+
+def test_the_same_inputs_give_the_same_bytes(machine):
+    spec = replace(SPEC, requires=("b",))
+
+    assert dump(make_lock(spec, X86, machine=machine, existing=START)) == dump(
+        make_lock(spec, X86, machine=machine, existing=START)
+    )
+
+
+def test_no_host_name_enters_a_lock(machine):
+    assert b"127.0.0.1" not in dump(make_lock(replace(SPEC, requires=("b",)), X86, machine=machine, existing=START))
+
+
+def test_a_fresh_lock_is_given_back_without_any_program(machine):
+    def never(*_args, **_options):
+        pytest.fail("started a program")
+
+    assert make_lock(SPEC, X86, machine=replace(machine, runner=never), existing=START) is START
+
+
+def test_one_package_is_upgraded_and_no_other(machine):
+    old = make_lock(replace(SPEC, requires=("a==1", "b==1")), X86, machine=machine, existing=START)
+    spec = replace(SPEC, requires=("a", "b"))
+
+    assert versions(make_lock(spec, X86, machine=machine, existing=old)) == {"a": "1", "b": "1"}
+    new = make_lock(spec, X86, machine=machine, existing=old, upgrade_packages=["B"])
+    assert versions(new) == {"a": "1", "b": "2"}
+    assert changes(old, new) == ("b 1 -> 2",)
+
+
+def test_a_package_that_is_not_locked_cannot_be_upgraded(machine):
+    with pytest.raises(UnknownUpgrade, match="not in the lock: zzz"):
+        make_lock(SPEC, X86, machine=machine, existing=START, upgrade_packages=["zzz"])
+
+
+def test_a_child_has_all_of_its_parent_and_its_own(machine):
+    parent = make_lock(
+        replace(SPEC, requires=("a==1",), env={"A": "1", "B": "1"}), X86, machine=machine, existing=START
+    )
+    spec = EnvSpec(name="y", version="1", extends="x", requires=("b",), env={"B": "2"})
+    child = make_lock(spec, X86, machine=machine, parent=parent)
+
+    assert versions(child) == {"a": "1", "b": "2"}
+    assert child.layers == (*parent.layers, "y/wheels-00", "y/top")
+    assert (child.debs, child.suite, child.base) == (parent.debs, parent.suite, parent.base)
+    assert child.env == {"A": "1", "B": "2"}
+    assert child.parent
+    assert child.parent.lock_digest == digest(parent)
+    with pytest.raises(UnknownUpgrade, match="a comes from the parent 'x'"):
+        make_lock(spec, X86, machine=machine, existing=child, parent=parent, upgrade_packages=["a"])
+
+
+def test_a_child_is_locked_after_its_parent(machine):
+    with pytest.raises(SpecError, match="extends 'x', which has no lock"):
+        make_lock(EnvSpec(name="y", version="1", extends="x"), X86, machine=machine)
+
+
+def test_only_declared_platforms_are_locked(machine):
+    with pytest.raises(PlatformNotDeclared, match="want one of linux/x86_64, got linux/aarch64"):
+        make_lock(SPEC, Platform("aarch64"), machine=machine)
+
+
+def test_a_role_without_an_index_is_told(machine):
+    with pytest.raises(UnknownIndex, match="no index is configured for corp"):
+        make_lock(replace(SPEC, extra_indexes=("corp",)), X86, machine=machine, existing=START)
+
+
+def test_debian_packages_without_the_interpreter_are_refused(machine):
+    spec = replace(SPEC, requires=("a",))
+
+    with pytest.raises(NoInterpreter, match=r"bring no python3\.13"):
+        make_lock(spec, X86, machine=machine, existing=replace(START, debs=START.debs[:1]))
+
+
+def test_changes_tell_what_came_went_and_moved():
+    old = replace(START, env={"A": "1"})
+    new = replace(old, debs=(deb("bash", "5"), replace(START.debs[0], version="2.42-1")), glibc="2.42")
+
+    assert changes(old, new) == ("+ bash 5", "libc6 2.41-12 -> 2.42-1", "- python3.13 3.13.5-2", "glibc changed")
+    assert changes(None, replace(START, debs=START.debs[:1])) == ("+ libc6 2.41-12",)
+    assert changes(old, replace(old, spec_digest=digest(old))) == ("declaration changed",)
+    assert changes(old, old) == ()
