@@ -58,10 +58,11 @@ class FrameWriter:
 
     def write(self, data: bytes, /) -> int:
         """Take the next bytes of the stream, all of them."""
-        size, taken = len(data), 0
+        view = memoryview(data)
+        size, taken = len(view), 0
         while taken < size:
             part = min(size - taken, CHUNK_SIZE - self._filled)
-            self._chunk[self._filled : self._filled + part] = data[taken : taken + part]
+            self._chunk[self._filled : self._filled + part] = view[taken : taken + part]
             self._filled += part
             taken += part
             if self._filled == CHUNK_SIZE:

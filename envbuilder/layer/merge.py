@@ -84,9 +84,16 @@ def merge(layers: Sequence[Iterable[Placed]]) -> Merged:
             name = placed.path.rpartition("/")[2]
             if name.startswith(_WHITEOUT):
                 _hide(root, placed.path, name)
+        folder, parent = "", root
         for placed in entries:
-            if not placed.path.rpartition("/")[2].startswith(_WHITEOUT):
-                _add(root, placed, number, replaced)
+            above, _, name = placed.path.rpartition("/")
+            if name.startswith(_WHITEOUT):
+                continue
+            # A tar is sorted: neighbours share their parent, and finding it is most of the work.
+            if above != folder:
+                folder, parent = above, _parent(root, above.split("/"))
+            if _add(parent, name, placed, number, replaced):
+                folder, parent = "", root
     return Merged(root, tuple(replaced))
 
 
@@ -109,19 +116,17 @@ def _find(root: Node, parts: Sequence[str]) -> Node | None:
     return node
 
 
-def _add(root: Node, placed: Placed, number: int, replaced: list[Replaced]) -> None:
-    *parents, name = placed.path.split("/")
-    parent = _parent(root, parents)
+def _add(parent: Node, name: str, placed: Placed, number: int, replaced: list[Replaced]) -> bool:
+    """Put ``placed`` into ``parent``; whether it took another's place."""
     node = parent.children.get(name)
+    parent.children[name] = above = Node(placed, number)
     if node is None:
-        parent.children[name] = Node(placed, number)
-        return
-    if not (node.is_directory and _alike(node.placed, placed)):
-        replaced.append(Replaced(node.placed, node.layer, placed, number))
-    above = Node(placed, number)
+        return False
     if node.is_directory and above.is_directory:
         above.children = node.children
-    parent.children[name] = above
+    if not (node.is_directory and _alike(node.placed, placed)):
+        replaced.append(Replaced(node.placed, node.layer, placed, number))
+    return True
 
 
 def _alike(one: Placed, two: Placed) -> bool:
