@@ -18,7 +18,7 @@ from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, parse_document
-from envbuilder.store.target import Target
+from envbuilder.store.target import SerialTarget, Target
 
 #: Blobs moved at a time; registries lose uploads when there are many more (registry.md 9, tuist#12530).
 DEFAULT_JOBS = 4
@@ -109,7 +109,7 @@ def copy(
     progress: Progress | None = None,
     plan: CopyPlan | None = None,
 ) -> CopyReport:
-    """Let ``target`` hold ``what`` and all that it names, and ``tag`` name it there.
+    """Let ``target`` hold ``what`` and all that it names, and ``tag`` name it there; an archive is finished.
 
     ``plan`` is one that ``copy_plan`` made of the same arguments, so that a caller may show it first.
     The first error stops the other blobs; its message says which side and which blob.
@@ -121,12 +121,16 @@ def copy(
     if plan.root.digest != what.digest:
         raise ValueError(f"copy: the plan is of {plan.root.digest}, not of {what.digest}")
     movement = _Movement(source, target, progress)
-    movement.all_of(plan.blobs, jobs)
+    # An archive's bytes should follow from the image alone, so its blobs go one by one.
+    movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs)
     for manifest, data in plan.manifests:
         movement.document(manifest, data)
     if tag:
         with _side("destination", target, what):
             target.tag(what, tag)
+    if isinstance(target, SerialTarget):
+        with _side("destination", target, what):
+            target.finish(what)
     skipped = [*plan.present, *(blob for blob in plan.blobs if blob.digest not in movement.opened)]
     return CopyReport(
         descriptor=what,

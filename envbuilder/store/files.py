@@ -176,6 +176,16 @@ def write_whole(incoming: Path, path: Path, data: bytes) -> None:
         pending.publish(path)
 
 
+def name_file(fd: int, path: Path) -> None:
+    """Give the nameless file ``fd`` (O_TMPFILE) the name ``path``, which is free."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Only with a directory does Python call linkat, and only that follows the link in /proc.
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=directory, follow_symlinks=True)
+    finally:
+        os.close(directory)
+
+
 def sync_directory(directory: Path) -> None:
     """Have the names in ``directory`` on disk, so that a rename outlives a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

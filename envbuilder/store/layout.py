@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -135,17 +135,7 @@ class LayoutTarget:
         """
         if tag.startswith("sha256:"):
             return self._manifest(Digest.parse(tag))
-        entries = self._entries()
-        if not tag:
-            images = {entry.digest: entry for entry in entries}
-            if len(images) == 1:
-                return _plain(next(iter(images.values())))
-        for entry in entries:
-            if tag and entry.annotations.get(media_types.REF_NAME) == tag:
-                return _plain(entry)
-        names = ", ".join(sorted(self.tags())) or "none"
-        wanted = f"tag {tag!r}" if tag else "single image"
-        raise NotFound(f"{self.name}: want a {wanted}, got tags: {names[:500]}", hint="Name one of the tags.")
+        return named_in(self._entries(), tag, source=self.name)
 
     def tag(self, what: Descriptor, tag: str) -> None:
         check_tag(tag)
@@ -258,6 +248,25 @@ def _plain(entry: Descriptor) -> Descriptor:
     """``entry`` without its tag: a tag belongs to the layout, not to what it names."""
     annotations = {name: text for name, text in entry.annotations.items() if name != media_types.REF_NAME}
     return replace(entry, annotations=annotations)
+
+
+def named_in(entries: Sequence[Descriptor], tag: str, *, source: str) -> Descriptor:
+    """What ``tag`` names among the ``entries`` of an index.json; "" names the only image.
+
+    Raises:
+        NotFound: no such tag; or "" and there are none or several images.
+    """
+    images = {entry.digest: entry for entry in entries}
+    if not tag and len(images) == 1:
+        return _plain(next(iter(images.values())))
+    for entry in entries:
+        if tag and entry.annotations.get(media_types.REF_NAME) == tag:
+            return _plain(entry)
+    tags = sorted({entry.annotations.get(media_types.REF_NAME, "") for entry in entries} - {""})
+    wanted = f"tag {tag!r}" if tag else "single image"
+    raise NotFound(
+        f"{source}: want a {wanted}, got tags: {', '.join(tags)[:500] or 'none'}", hint="Name one of the tags."
+    )
 
 
 def check_layout_file(data: bytes, *, source: str) -> None:

@@ -74,3 +74,15 @@ class RangeTarget(Target, Protocol):
         Raises:
             NotFound: it is not here. ShortRange: fewer bytes came.
         """
+
+
+@runtime_checkable
+class SerialTarget(Target, Protocol):
+    """A target that is one stream, such as an archive: filled in one order, there only once it is finished."""
+
+    def finish(self, root: Descriptor) -> None:
+        """Let the target appear, with ``root`` as its image; nothing can be pushed any more.
+
+        Raises:
+            NotFound: ``root`` was not pushed.
+        """
