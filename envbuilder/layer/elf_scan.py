@@ -35,7 +35,7 @@ class ElfScan:
     def __init__(self, size: int) -> None:
         self._size = size
         self._at = 0
-        self._sparse = mmap.mmap(-1, size)
+        self._sparse = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._have: list[tuple[int, int]] = []
         self._want = [(0, min(_MAX_RANGE, size))]
 

@@ -16,10 +16,10 @@ import pytest
 
 from envbuilder.digest import Digest
 from envbuilder.image.assemble import assemble
-from envbuilder.image.inspect import index_range
 from envbuilder.layer import tree
+from envbuilder.layer.chunks import index_range
 from envbuilder.layer.erofs import EROFS_WRITER
-from envbuilder.layer.frames import COMPRESSOR
+from envbuilder.layer.frames import CHUNK_SIZE, COMPRESSOR, LEVEL
 from envbuilder.layer.metadata import erofs_metadata
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.tree import Entry, directory, file, symlink
@@ -103,3 +103,12 @@ def test_the_bytes_of_an_image():
     lines += [f"{what.media_type} {what.size} {what.digest}\n" for what in image.blobs]
 
     expect("image.txt", "".join(lines))
+
+
+def test_the_format_page_names_the_rules_in_force():
+    page = (HERE.parents[1] / "docs/formats/layer.md").read_text()
+    compressor = " ".join(f"zstd/1.5.7 level={LEVEL} chunk={CHUNK_SIZE}".split())
+
+    assert f"`{TAR_WRITER}`" in page
+    assert compressor in " ".join(page.split())
+    assert compressor.partition(" ")[2] == COMPRESSOR.partition(" ")[2]
