@@ -91,6 +91,7 @@ def unpack_interpreter(
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=".unpacking-") as scratch:
             whole = Path(scratch) / "root"
+            whole.mkdir()
             for deb in everything:
                 _unpack(deb_entries(artifacts.file(deb), deb), whole, deb.name)
             _rename(whole, root)

@@ -76,7 +76,7 @@ class LocalInterpreter:
 
     def environment(self) -> dict[str, str]:
         """All that it may know of this host. ``-I`` would make it ignore PYTHONHASHSEED."""
-        return {"PYTHONHOME": self.home, "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+        return {"PYTHONHOME": self.home, "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class ImageCompiler:
 
     def _batch(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes | None]:
         request = b"".join(part for name, source in batch for part in _question(name, source))
-        argv = (*self.interpreter.argv, "-s", "-P", "-S", "-B", "-W", "ignore", "-c", _worker())
+        argv = (*self.interpreter.argv, "-s", "-S", "-B", "-W", "ignore", "-c", _worker())
         try:
             done = self.runner(
                 argv,

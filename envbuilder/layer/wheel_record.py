@@ -61,12 +61,16 @@ def parse_record(data: bytes, *, source: str) -> Mapping[str, Recorded]:
 
 def dump_record(files: Iterable[tuple[str, Digest, int] | tuple[str, None, None]]) -> bytes:
     """RECORD with one row for each ``(path, digest, size)``, sorted by path; no digest, an empty row."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    lines = []
     for path, digest, size in sorted(files, key=lambda row: row[0].encode()):
         encoded = base64.urlsafe_b64encode(bytes.fromhex(digest.hex)).rstrip(b"=").decode() if digest else ""
-        writer.writerow((path, f"sha256={encoded}" if digest else "", "" if size is None else size))
-    return out.getvalue().encode()
+        lines.append(f"{_quoted(path)},{f'sha256={encoded}' if digest else ''},{'' if size is None else size}\n")
+    return "".join(lines).encode()
+
+
+def _quoted(field: str) -> str:
+    # By hand: csv.writer leaves a lone carriage return bare before Python 3.13, and layers must not tell hosts apart.
+    return '"' + field.replace('"', '""') + '"' if any(character in field for character in ',"\r\n') else field
 
 
 def _digest(text: str) -> tuple[str, bytes]:

@@ -1,0 +1,45 @@
+import pytest
+
+from envbuilder.digest import Digest
+from envbuilder.layer.claims import Claim, Conflict, check_conflicts
+from envbuilder.layer.prefix import prefix_claims
+from envbuilder.lock.model import Interpreter
+
+ONE, TWO = Claim(Digest.of(b"1"), 0o644), Claim(Digest.of(b"2"), 0o644)
+
+
+def test_equal_files_and_shared_directories_are_no_conflict():
+    check_conflicts([("a", {"x/shared": ONE, "x/a": ONE}), ("b", {"x/shared": ONE, "x/b": TWO})])
+
+
+def test_every_conflict_names_the_path_and_both_packages():
+    with pytest.raises(Conflict) as caught:
+        check_conflicts([("a", {"x": ONE, "y": ONE, "z": ONE}), ("b", {"x": TWO, "z": ONE}), ("c", {"y": TWO})])
+
+    assert caught.value.problems == ("x: a and b have different files there", "y: a and c have different files there")
+    assert caught.value.exit_code == 2
+
+
+def test_equal_bytes_with_another_mode_are_a_conflict():
+    with pytest.raises(Conflict, match="bin/x: a and b"):
+        check_conflicts([("a", {"bin/x": ONE}), ("b", {"bin/x": Claim(ONE.digest, 0o755)})])
+
+
+def test_a_file_where_another_package_has_a_directory_is_a_conflict():
+    with pytest.raises(Conflict, match="lib/x: a file in b, a directory in a"):
+        check_conflicts([("a", {"lib/x/y/z": ONE}), ("b", {"lib/x": ONE})])
+
+
+def test_a_long_list_is_cut_and_counted():
+    paths = {f"p{number:02}": ONE for number in range(30)}
+
+    with pytest.raises(Conflict, match="and 10 more"):
+        check_conflicts([("a", paths), ("b", dict.fromkeys(paths, TWO))])
+
+
+@pytest.mark.parametrize("path", ["bin/python3", "pyvenv.cfg", "lib64"])
+def test_no_package_may_replace_the_skeleton(path):
+    skeleton = prefix_claims("opt/env", Interpreter(version="3.13", tag="cp313"))
+
+    with pytest.raises(Conflict, match=f"opt/env/{path}: the prefix and evil"):
+        check_conflicts([("the prefix", skeleton), ("evil", {f"opt/env/{path}": ONE})])
