@@ -111,7 +111,7 @@ def _build_missing(
     plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, cache: Path, jobs: int
 ) -> Iterator[Layer]:
     by_size = sorted(plans, key=lambda plan: (-_weight(plan), plan.id))
-    with _pools(min(jobs, len(plans))) as (fetchers, builders):
+    with _pools(min(jobs, len(plans)), store) as (fetchers, builders):
         fetches = {
             artifact.digest: fetchers.submit(artifacts.file, artifact)
             for plan in by_size
@@ -163,7 +163,7 @@ def _quiet_interrupt() -> None:
 
 
 @contextmanager
-def _pools(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]]:
+def _pools(jobs: int, store: LayoutTarget) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]]:
     context = multiprocessing.get_context("spawn")
     fetchers = ThreadPoolExecutor(_FETCHES, "fetch")
     builders = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet_interrupt)
@@ -174,6 +174,7 @@ def _pools(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]
             process.terminate()
         fetchers.shutdown(wait=False, cancel_futures=True)
         builders.shutdown(wait=True, cancel_futures=True)
+        LayoutTarget(store.directory)  # opening removes what the stopped processes had begun
         raise
     fetchers.shutdown()
     builders.shutdown()
