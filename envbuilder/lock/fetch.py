@@ -139,6 +139,8 @@ class ArtifactCache:
             sha256 = download(
                 self._http, url, headers, partial, artifact.size, progress=lambda size: progress(artifact, size)
             )
+        except ArtifactGone as error:
+            raise _gone(artifact, str(error)) from error
         finally:
             partial.flush()
         size = os.fstat(partial.fileno()).st_size
@@ -173,10 +175,7 @@ class ArtifactCache:
         page = self._page(wheel.index, index, canonicalize_name(wheel.name))
         found = page.get(name)
         if found is None:
-            raise ArtifactGone(
-                f"{wheel.name} {wheel.version}: the index no longer has {name}",
-                hint=f"Lock another version: envbuilder lock ENV --upgrade-package {wheel.name}",
-            )
+            raise _gone(wheel, f"the index no longer has {name}")
         if found.sha256 and found.sha256 != wheel.digest.hex and len(found.sha256) == len(wheel.digest.hex):
             source = f"{name}, as the index promises it,"
             raise DigestMismatch(source, wheel.digest, wheel.size, Digest(f"sha256:{found.sha256}"), wheel.size)
@@ -190,6 +189,12 @@ class ArtifactCache:
             data, content_type, final = fetch_page(self._http, url, {**headers_for(url, index), "Accept": ACCEPT})
             page = self._pages[role, project] = parse_page(data, content_type, final)
         return page
+
+
+def _gone(artifact: Artifact, why: str) -> ArtifactGone:
+    option = f"--upgrade-package {artifact.name}" if isinstance(artifact, Wheel) else "--upgrade"
+    hint = f"Lock what is there now: envbuilder lock ENV {option}"
+    return ArtifactGone(f"{artifact.name} {artifact.version}: {why}", hint=hint)
 
 
 def _hint(section: str) -> str:

@@ -92,6 +92,7 @@ class PackageIndex:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else each answer waits 40 ms for the client's delayed ACK
 
             def do_GET(self) -> None:
                 path = unquote(urlsplit(self.path).path)

@@ -188,6 +188,9 @@ def test_a_file_that_is_gone_is_told_with_a_way_out(cache, index):
     with pytest.raises(ArtifactGone) as caught:
         cache.file(wheel)
     assert "--upgrade-package a" in caught.value.hint
+    with pytest.raises(ArtifactGone, match=r"b 1: .*status 404") as caught:
+        cache.file(deb("b"))
+    assert caught.value.hint.endswith("--upgrade")
 
 
 def test_a_page_that_is_no_page_is_refused(cache, index):
