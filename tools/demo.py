@@ -25,13 +25,11 @@ COMMANDS = {
 }
 
 
-def envbuilder(*words: str, state: str = "") -> Any:
+def envbuilder(*words: str) -> Any:
     """Run one verb with ``--json``; its progress goes to our stderr."""
     print("$ envbuilder " + " ".join(words), file=sys.stderr, flush=True)
-    environ = {**os.environ, **({"ENVBUILDER_STATE": state} if state else {})}
-    done = subprocess.run(
-        [sys.executable, "-m", "envbuilder", *words, "--json"], env=environ, stdout=subprocess.PIPE, check=False
-    )
+    argv = [sys.executable, "-m", "envbuilder", *words, "--json"]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         sys.exit(done.returncode)
     return json.loads(done.stdout)
@@ -43,8 +41,10 @@ def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
         report = Path(folder) / "report.json"
         words = ["run", reference, "--report", str(report), *(["--full"] if full else []), "--", "python3", "-c", code]
         print("$ envbuilder " + " ".join(words[:-1]) + f" {code!r}", file=sys.stderr, flush=True)
-        environ = {**os.environ, "ENVBUILDER_STATE": str(Path(folder) / "state")}
-        done = subprocess.run([sys.executable, "-m", "envbuilder", *words], env=environ, stdout=subprocess.PIPE, check=False)
+        environ = {**os.environ, "ENVBUILDER_CHUNKS": str(Path(folder) / "chunks")}
+        done = subprocess.run(
+            [sys.executable, "-m", "envbuilder", *words], env=environ, stdout=subprocess.PIPE, check=False
+        )
         sys.stderr.write("  " + done.stdout.decode(errors="replace"))
         if done.returncode:
             sys.exit(done.returncode)
@@ -81,14 +81,25 @@ def main() -> None:
     if arguments.registry:
         reference = f"{arguments.registry}/env/{env}:{built['version']}"
         pushed = envbuilder("push", env, reference)
-        rows.append(("bytes pushed", f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({size(pushed['skipped_bytes'])} were there)"))
+        rows.append(
+            (
+                "bytes pushed",
+                f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({size(pushed['skipped_bytes'])} were there)",
+            )
+        )
     resolved = envbuilder("resolve", reference)
     rows.append(("resolved to", resolved["pinned"]))
     lazy, full = start(resolved["pinned"], code, full=False), start(resolved["pinned"], code, full=True)
     rows += [
         ("mounted by", lazy["mode"]),
-        ("first result, lazy", f"{lazy['first_output_s']:.2f} s after {size(lazy['fetched_before_first_output'])} fetched"),
-        ("first result, full pull", f"{full['first_output_s']:.2f} s after {size(full['fetched_before_first_output'])} fetched"),
+        (
+            "first result, lazy",
+            f"{lazy['first_output_s']:.2f} s after {size(lazy['fetched_before_first_output'])} fetched",
+        ),
+        (
+            "first result, full pull",
+            f"{full['first_output_s']:.2f} s after {size(full['fetched_before_first_output'])} fetched",
+        ),
     ]
     width = max(len(name) for name, _ in rows)
     print("\n" + "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))

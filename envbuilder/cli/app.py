@@ -15,6 +15,8 @@ import click
 
 from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
+from envbuilder.errors import SpecError
+from envbuilder.mount.mount import MountSettings
 from envbuilder.spec.project import NoProject, find_project
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -44,9 +46,23 @@ class App:
     def cache_directory(self) -> Path:
         return Path(self.settings.get("cache"))
 
-    @property
-    def state_directory(self) -> Path:
-        return Path(self.settings.get("state"))
+    def mount_settings(self) -> MountSettings:
+        """Where this node keeps what, and how it mounts.
+
+        Raises:
+            SpecError: a setting of ``mount`` is not what it may be.
+        """
+        mode, limit = self.settings.get("mount.mode"), self.settings.get("mount.wait-limit-s")
+        if mode not in ("auto", "erofs", "loop", "unpack"):
+            raise SpecError(f"mount.mode: want auto, erofs, loop or unpack, got {mode!r}")
+        if not limit.isdecimal():
+            raise SpecError(f"mount.wait-limit-s: want seconds, got {limit!r}")
+        return MountSettings(
+            state_dir=Path(self.settings.get("state")),
+            cache_dir=Path(self.settings.get("chunks")),
+            mode=mode,
+            wait_limit_s=float(limit),
+        )
 
 
 def common(verb: Callable[..., Result]) -> Callable[..., int]:

@@ -23,7 +23,8 @@ else:
 KEYS = {
     "store": "image store: an OCI image layout",
     "cache": "verified wheels and debs",
-    "state": "what is mounted, and the chunks fetched so far",
+    "chunks": "chunks of lazily started images that were fetched so far, and unpacked trees",
+    "state": "what is mounted",
     "mount.mode": "auto, erofs, loop or unpack",
     "mount.wait-limit-s": "seconds that a read waits for a registry that is away",
     "run.runtime": "auto, crun, runc or a path",
@@ -75,6 +76,7 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
             {
                 "store": str(data / "envbuilder"),
                 "cache": str(cache / "envbuilder"),
+                "chunks": str(cache / "envbuilder" / "lazy"),
                 "state": str(state / "envbuilder"),
                 "mount.mode": "auto",
                 "mount.wait-limit-s": "300",

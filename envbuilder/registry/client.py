@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urljoin
 
 from envbuilder.errors import EnvbuilderError
@@ -84,6 +85,10 @@ class RegistryClient:
         self._credentials = credentials or Anonymous()
         self._lock = threading.Lock()
         self._registries: dict[str, Registry] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has a world of its own: connections, tokens and clocks are not sent.
+        return RegistryClient, (self.transport.settings, self._credentials)
 
     def registry(self, host: str) -> Registry:
         """The registry that references call ``host``."""

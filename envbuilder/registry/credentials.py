@@ -116,6 +116,10 @@ def credential_files(environment: Mapping[str, str], home: Path) -> tuple[Path, 
     return tuple(files)
 
 
+def _reread(files: Sequence[Path], inline: str) -> ConfigCredentials:
+    return ConfigCredentials(files, inline=inline)
+
+
 class ConfigCredentials:
     """Credentials of config ``files``, read at the first question; helpers run through ``runner``.
 
@@ -135,6 +139,9 @@ class ConfigCredentials:
         self._configs: tuple[DockerConfig, ...] | None = None
         self._said: dict[tuple[str, str], tuple[float, Credential | None]] = {}
         self._refused: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reread, (self._files, self._inline)
 
     def find(self, host: str, repository: str) -> Credential | None:
         with self._lock:

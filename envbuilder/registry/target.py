@@ -10,8 +10,8 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import BinaryIO, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, cast
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
 from envbuilder.errors import EnvbuilderError
@@ -37,6 +37,10 @@ _ACCEPT = ", ".join(media_types.MANIFEST_ACCEPT)
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
 
+def _remade(reference: RegistryReference, client: RegistryClient, options: Mapping[str, Any]) -> RegistryTarget:
+    return RegistryTarget(reference, client, **options)
+
+
 class RegistryTarget:
     """The repository that ``reference`` names; its tag and digest play no part. Thread-safe.
 
@@ -52,6 +56,7 @@ class RegistryTarget:
         writable: bool = False,
         mount_from: Sequence[str] = (),
     ) -> None:
+        self._made_of = (reference, client, {"writable": writable, "mount_from": tuple(mount_from)})
         self._name, self._repository = reference.name, reference.repository
         self._client, self._registry = client, client.registry(reference.host)
         self._upload = Upload(client, self._registry, self._repository, mount_from)
@@ -61,6 +66,10 @@ class RegistryTarget:
         self._locations: OrderedDict[Digest, tuple[str, float]] = OrderedDict()
         self._absent: set[Digest] = set()
         self._whole_answers = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes what it was made of: a mount's worker opens its own connections."""
+        return _remade, self._made_of
 
     @property
     def name(self) -> str:

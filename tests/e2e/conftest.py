@@ -27,7 +27,7 @@ class Cli:
 
     def environ(self, **extra: str) -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("ENVBUILDER_")}
-        return {**kept, "ENVBUILDER_STORE": str(self.store), "ENVBUILDER_STATE": str(self.state), **extra}
+        return {**kept, "ENVBUILDER_STORE": str(self.store), "ENVBUILDER_STATE": str(self.state / "state"), "ENVBUILDER_CHUNKS": str(self.state / "chunks"), **extra}
 
     def __call__(self, *words: str, status: int = 0, stdin: str = "", **extra: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
