@@ -44,8 +44,17 @@ class RunningRegistry:
 
 
 @contextlib.contextmanager
-def docker_registry(directory: Path, *, auth: Literal["", "htpasswd", "token"] = "") -> Iterator[RunningRegistry]:
+def docker_registry(
+    directory: Path,
+    *,
+    auth: Literal["", "htpasswd", "token"] = "",
+    tls: bool = False,
+    mutual: bool = False,
+    address: str = "127.0.0.1:0",
+) -> Iterator[RunningRegistry]:
     """Start docker-registry over the file system below ``directory``; stop it at the end.
+
+    With ``tls`` its CA is ``ca.crt`` there; with ``mutual`` it wants ``client.cert`` and ``client.key`` besides.
 
     Raises:
         ServerNotStarted: it is not installed or says why it does not run.
@@ -58,8 +67,12 @@ def docker_registry(directory: Path, *, auth: Literal["", "htpasswd", "token"] =
             "filesystem": {"rootdirectory": str(directory / "data"), "maxthreads": 100},
             "delete": {"enabled": True},
         },
-        "http": {"addr": "127.0.0.1:0"},
+        "http": {"addr": address},
     }
+    if tls:
+        make_certificates(directory)
+        files = {"certificate": str(directory / "server.crt"), "key": str(directory / "server.key")}
+        config["http"]["tls"] = {**files, "clientcas": [str(directory / "ca.crt")] if mutual else []}
     with contextlib.ExitStack() as stack:
         if auth == "htpasswd":
             (directory / "htpasswd").write_text(_HTPASSWD)
@@ -103,6 +116,42 @@ def _wait_for_host(log: Path, process: Any) -> str:
             break
         time.sleep(0.01)
     raise ServerNotStarted(f"docker-registry: did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+def make_certificates(directory: Path) -> None:
+    """A CA (``ca.crt``), a server's certificate for this machine (``server.*``) and a client's (``client.*``)."""
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    authority: list[str | Path] = [
+        "-keyout",
+        directory / "ca.key",
+        "-out",
+        directory / "ca.crt",
+        "-subj",
+        "/CN=test CA",
+    ]
+    proc.run(["openssl", "req", "-x509", "-days", "30", *curve, *authority])
+    (directory / "san.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for name, certificate in (("server", "server.crt"), ("client", "client.cert")):
+        request: list[str | Path] = [
+            "-keyout",
+            directory / f"{name}.key",
+            "-out",
+            directory / f"{name}.csr",
+            "-subj",
+            f"/CN={name}",
+        ]
+        proc.run(["openssl", "req", *curve, *request])
+        signer: list[str | Path] = [
+            "-CA",
+            directory / "ca.crt",
+            "-CAkey",
+            directory / "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "30",
+        ]
+        signed: list[str | Path] = ["-in", directory / f"{name}.csr", "-out", directory / certificate]
+        proc.run(["openssl", "x509", "-req", *signer, *signed, "-extfile", directory / "san.cnf"])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,98 @@
+"""Certificates, with a real server: what is trusted, what is not, and what the user is told."""
+
+import shutil
+
+import pytest
+
+from envbuilder.digest import describe
+from envbuilder.oci.reference import RegistryReference
+from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.errors import RegistryDown
+from envbuilder.registry.pools import UntrustedServer
+from envbuilder.registry.retry import RetryPolicy
+from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.target import RegistryTarget
+from envbuilder.testing.servers import docker_registry
+
+pytestmark = pytest.mark.slow
+BLOB = describe(b"absent")
+
+
+class Https(HttpSettings):
+    """This machine speaks http by default; these tests are about https."""
+
+    def scheme_of(self, host):
+        return "https"
+
+
+def ask(registry, **settings):
+    with RegistryClient(Https(**settings), retry=RetryPolicy(attempts=1)) as client:
+        return RegistryTarget(RegistryReference(registry.host, "a/b"), client).has(BLOB)
+
+
+@pytest.fixture(scope="module")
+def tools():
+    for name in ("docker-registry", "openssl"):
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+@pytest.fixture(scope="module")
+def secure(tools, tmp_path_factory):
+    with docker_registry(tmp_path_factory.mktemp("tls"), tls=True) as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def mutual(tools, tmp_path_factory):
+    with docker_registry(tmp_path_factory.mktemp("mtls"), tls=True, mutual=True) as registry:
+        yield registry
+
+
+def test_a_server_of_an_unknown_ca_is_not_spoken_to(secure):
+    with pytest.raises(UntrustedServer, match="certificate verify failed") as caught:
+        ask(secure)
+    assert "certs.d/" in caught.value.hint
+
+
+def test_a_ca_file_is_trusted(secure):
+    assert not ask(secure, ca_file=secure.directory / "ca.crt")
+
+
+def test_a_ca_below_certs_d_is_trusted_for_its_host_only(secure, tmp_path):
+    place = tmp_path / secure.host
+    place.mkdir()
+    shutil.copy(secure.directory / "ca.crt", place / "ca.crt")
+
+    assert not ask(secure, certificate_dirs=(tmp_path,))
+
+    place.rename(tmp_path / "other.host")
+    with pytest.raises(UntrustedServer):
+        ask(secure, certificate_dirs=(tmp_path,))
+
+
+def test_a_client_certificate_is_sent_to_the_host_it_is_for(mutual, tmp_path):
+    place = tmp_path / mutual.host
+    place.mkdir()
+    for name in ("ca.crt", "client.cert", "client.key"):
+        shutil.copy(mutual.directory / name, place / name)
+
+    assert not ask(mutual, certificate_dirs=(tmp_path,))
+
+    (place / "client.cert").unlink()
+    with pytest.raises((RegistryDown, UntrustedServer)):
+        ask(mutual, certificate_dirs=(tmp_path,))
+
+
+def test_a_plain_server_is_recognised_and_not_fallen_back_to(registry):
+    with pytest.raises(UntrustedServer) as caught:
+        ask(registry)
+    assert "plain http" in caught.value.hint
+    assert registry.requests == []
+
+
+def test_a_broken_certificate_file_is_said(secure, tmp_path):
+    (tmp_path / "ca.crt").write_text("nonsense")
+
+    with pytest.raises(UntrustedServer, match="certificates of this machine"):
+        ask(secure, ca_file=tmp_path / "ca.crt")
