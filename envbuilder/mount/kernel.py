@@ -112,7 +112,8 @@ def mount(
         return
     _check(context, what, target)
     try:
-        for name, value in options:
+        # "ro" is for the super block (else a read-only loop device is EACCES), the attribute for the mount.
+        for name, value in [*options, *([("ro", "")] if read_only else [])]:
             command, text = (_SET_STRING, value.encode()) if value else (_SET_FLAG, None)
             done = int(_libc.syscall(_FSCONFIG, context, command, name.encode(), text, 0))
             _check(done, f"{what}: option {name}={value}", target, lambda: _context_log(context))

@@ -33,6 +33,8 @@ from envbuilder.mount.counters import Snapshot, read_counters
 _KEPT_LOGS = 50
 #: Seconds that killed processes get to disappear.
 _GRACE_S = 5.0
+#: Seconds that a runtime gets to clear away after its container.
+_RUNTIME_S = 1.0
 
 
 class StateUnusable(HostError):
@@ -254,14 +256,29 @@ def source_name(id_: str) -> str:
 
 
 def kill_inside(id_: str, *, spare: Container[int] = ()) -> None:
-    """Kill every process that sees the private mounts of ``id_``: the runtime, the container, a worker."""
+    """Kill every process that sees the private mounts of ``id_``: the container, then its runtime, then a worker.
+
+    The runtime gets a moment to see its container end: it removes the control groups that it made.
+    """
     name = f" {source_name(id_)} ".encode()
-    end = time.monotonic() + _GRACE_S
+    ours = _pid_namespace(os.getpid())
+    begun = time.monotonic()
     while found := [pid for pid in _processes() if pid not in spare and name in _mountinfo(pid)]:
-        for pid in found:
-            kill_process((pid, start_time(pid)))
-        if time.monotonic() > end:
+        contained = [pid for pid in found if _pid_namespace(pid) != ours]
+        waited_s = time.monotonic() - begun
+        if waited_s > _GRACE_S:
             return
+        for pid in contained or (found if waited_s > _RUNTIME_S else []):
+            kill_process((pid, start_time(pid)))
+        if not contained:
+            time.sleep(0.01)
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _processes() -> list[int]:
