@@ -1,0 +1,186 @@
+"""Run a command in an image: mount it privately, start a container over it, clear everything away.
+
+The mounts live in a name space of the supervisor; the container runtime is started inside it. The
+kernel takes them down with the last process, so nothing can stay mounted, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.bundle import Bind, Limit, ProcessOptions, runtime_config
+from envbuilder.mount.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
+from envbuilder.mount.container import Container
+from envbuilder.mount.counters import Snapshot
+from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount
+from envbuilder.mount.runtime import find_runtime
+from envbuilder.mount.users import find_user
+from envbuilder.store.target import RangeTarget
+
+_GPU_KIND = "nvidia.com/gpu"
+#: Files of the host that tell a job on the host's network who is who.
+_HOST_FILES = ("/etc/resolv.conf", "/etc/hosts")
+_LIMITS = ("NOFILE", "MEMLOCK", "STACK", "NPROC", "CORE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a command is run. user: "" for the image's. gpus: "auto" takes what the host describes, "all" insists.
+
+    terminal: give the command a terminal of its own (stdin and stdout are one).
+    measure: time the first output; stdout then goes through a pipe.
+    """
+
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    working_dir: str = ""
+    user: str = ""
+    gpus: Literal["auto", "all", "none"] = "auto"
+    devices: tuple[str, ...] = ()  # further CDI devices by full name
+    binds: tuple[Bind, ...] = ()
+    terminal: bool = False
+    full: bool = False
+    measure: bool = False
+    cdi_directories: Sequence[Path] = CDI_DIRECTORIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """How a start went; seconds count from ``begun_s``.
+
+    how: as ``Mounted.how``. first_output_s: None when not measured or when nothing was written.
+    at_first_output, at_end: counters of the mount at these moments.
+    """
+
+    image: str
+    how: str
+    exit_code: int
+    mounted_s: float
+    first_output_s: float | None
+    ended_s: float
+    at_mount: Snapshot
+    at_first_output: Snapshot | None
+    at_end: Snapshot
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        first = self.at_first_output
+        return {
+            "image": self.image,
+            "how": self.how,
+            "exit_code": self.exit_code,
+            "seconds": {
+                "mounted": round(self.mounted_s, 4),
+                "first_output": None if self.first_output_s is None else round(self.first_output_s, 4),
+                "ended": round(self.ended_s, 4),
+            },
+            "fetched_bytes": {
+                "before_mount": self.at_mount.fetched_bytes,
+                "before_first_output": None if first is None else first.fetched_bytes,
+                "in_all": self.at_end.fetched_bytes,
+            },
+            "counters": self.at_end.to_json(),
+        }
+
+
+def run_image(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    options: RunOptions,
+    *,
+    begun_s: float | None = None,
+    progress: Progress | None = None,
+) -> RunReport:
+    """Run a command in ``image`` with our stdin, stdout and stderr; wait for its end, and clear away.
+
+    begun_s: when the user began to wait, on the monotonic clock; None: now.
+
+    Raises:
+        NoRuntime, NoSuchDevice, UnknownUser, NoCommand, and what ``open_mount`` raises.
+    """
+    begun_s = time.monotonic() if begun_s is None else begun_s
+    edits = _edits(options)
+    runtime = find_runtime(settings.state_dir)
+    with open_mount(
+        image, source, settings, writable=True, full=options.full, private=True, progress=progress
+    ) as mounted:
+        mounted_s = time.monotonic() - begun_s
+        at_mount = mounted.counters()
+        _write_bundle(image, options, edits, mounted)
+        bundle = mounted.folder.path
+        pid_file = bundle / "container"
+        argv = [str(runtime), "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle)]
+        argv += ["--pid-file", str(pid_file), f"envbuilder-{mounted.id}"]
+        moments: list[tuple[float, Snapshot]] = []
+
+        def first_output() -> None:
+            moments.append((time.monotonic() - begun_s, mounted.counters()))
+
+        container = Container(argv, pid_file, inside=mounted.supervisor)
+        status = container.run(first_output if options.measure else None)
+        ended_s, at_end = time.monotonic() - begun_s, mounted.counters()
+    return RunReport(
+        image=str(image.root.digest),
+        how=mounted.how,
+        exit_code=status,
+        mounted_s=mounted_s,
+        first_output_s=moments[0][0] if moments else None,
+        ended_s=ended_s,
+        at_mount=at_mount,
+        at_first_output=moments[0][1] if moments else None,
+        at_end=at_end,
+    )
+
+
+def _edits(options: RunOptions) -> Edits:
+    wanted = list(options.devices)
+    if options.gpus == "all" or (options.gpus == "auto" and has_kind(_GPU_KIND, options.cdi_directories)):
+        wanted.insert(0, f"{_GPU_KIND}=all")
+    edits = Edits()
+    for name in wanted:
+        edits += device_edits(name, options.cdi_directories)
+    return edits
+
+
+def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: Mounted) -> None:
+    # The supervisor's mounts are not in our name space; through its root they can be read.
+    seen = Path(f"/proc/{mounted.supervisor}/root") / mounted.directory.relative_to("/")
+    user = find_user(seen, options.user or image.config.user)
+    process = ProcessOptions(
+        command=options.command,
+        env=options.env or {},
+        working_dir=options.working_dir,
+        terminal=options.terminal,
+        binds=(*_host_files(), *options.binds),
+        limits=host_limits(),
+    )
+    value = runtime_config(image.config, process, user, edits, root=mounted.directory)
+    (mounted.folder.path / "config.json").write_text(json.dumps(value))
+
+
+def _host_files() -> tuple[Bind, ...]:
+    found = [(name, os.path.realpath(name)) for name in _HOST_FILES]
+    return tuple(Bind(source=Path(file), destination=name) for name, file in found if Path(file).is_file())
+
+
+def host_limits() -> tuple[Limit, ...]:
+    """Our own limits, which a container may keep: runtimes refuse those above the host's."""
+    found = []
+    for name in _LIMITS:
+        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+        found.append(Limit(name=f"RLIMIT_{name}", soft=_unsigned(soft), hard=_unsigned(hard)))
+    return tuple(found)
+
+
+def _unsigned(value: int) -> int:
+    """RLIM_INFINITY is -1 here and 2^64 - 1 in the runtime-spec's unsigned JSON."""
+    return value % (1 << 64)
