@@ -5,7 +5,7 @@ It reads the locked packages and the paths of the layers below, and runs nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from envbuilder.layer import cuda_links, ldcache
 from envbuilder.layer.debian import certificates, pam, shells, users
@@ -16,13 +16,13 @@ from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
 from envbuilder.layer.debian.overlaps import check_overlaps
 from envbuilder.layer.debian.system import System, read_system
-from envbuilder.layer.tree import Entry, Placed, directory, file, symlink
+from envbuilder.layer.tree import Entry, Placed, file, symlink
 from envbuilder.lock.model import Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci.platform import Platform
 
 #: Part of the recipe of the computed layer, with the table's own version.
-COMPUTED_VERSION = f"1.{TABLE_VERSION}"
+COMPUTED_VERSION = f"2.{TABLE_VERSION}"
 #: Package files that effects copy or give another owner.
 _COPIED = frozenset(
     effect.source if isinstance(effect, Copy) else effect.path
@@ -43,7 +43,7 @@ def computed_entries(
     site_packages: str,
     allow: frozenset[str] = frozenset(),
 ) -> Iterator[Entry]:
-    """The tree of the computed layer, parents included; each path once.
+    """The tree of the computed layer, each path once; the caller gives parents the modes that they have below.
 
     placed_below: the layers under it, lowest first, a parent's computed layer included.
     site_packages: tree path of the environment's Python packages.
@@ -58,28 +58,8 @@ def computed_entries(
     check_overlaps(system.controls.values())
     effects = effects_of(system.controls.values(), allow=allow)
     made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
-    made += _loader_entries(system.with_links(made), site_packages)
-    yield from with_parents(made, system.tree)
-
-
-def with_parents(entries: Iterable[Entry], tree: Mapping[str, Placed]) -> Iterator[Entry]:
-    """``entries`` and the directories that they lie in, as ``tree`` (the layers below) has them.
-
-    A layer names every parent of its entries, and a directory in a higher layer sets the mode: without
-    this, a file in /root would open /root to all.
-    """
-    made = {entry.path: entry for entry in entries}
-    for path in list(made):
-        parent = path.rpartition("/")[0]
-        while parent and parent not in made:
-            below = tree.get(parent)
-            made[parent] = (
-                Entry(path=parent, mode=below.mode, uid=below.uid, gid=below.gid, xattrs=below.xattrs)
-                if below is not None
-                else directory(parent)
-            )
-            parent = parent.rpartition("/")[0]
-    yield from made.values()
+    yield from made
+    yield from _loader_entries(system.with_links(made), site_packages)
 
 
 def _wanted(path: str) -> bool:

@@ -25,8 +25,6 @@ from envbuilder.layer.tree import Entry, directory, file
 from envbuilder.lock.model import Deb
 from envbuilder.paths import entry_path
 
-#: Part of the recipe of every layer that holds debs: raise it when these entries change.
-DEB_VERSION = 1
 #: Bytes that a control archive, and one file of it, may unpack to; the largest of trixie have 3 MB.
 _MAX_CONTROL, _MAX_CONTROL_FILE = 32 << 20, 16 << 20
 #: Bytes that the data may unpack to; the largest of trixie have 2 GB.

@@ -13,10 +13,8 @@ import pytest
 
 from envbuilder.cli.settings import load_settings
 from envbuilder.digest import Digest
-from envbuilder.layer.computed import computed_entries
-from envbuilder.layer.deb import control_of, deb_entries
-from envbuilder.layer.debian.spool import Spool
-from envbuilder.layer.prefix import PREFIX, Prefix
+from envbuilder.layer.deb import control_of
+from envbuilder.layer.plan import TopPlan, WheelPlan, plan
 from envbuilder.layer.tar import write_tar
 from envbuilder.lock.archives import find_archives
 from envbuilder.lock.codec import load
@@ -40,7 +38,8 @@ ALLOWED = {
     r"etc/ld\.so\.cache": "names its generator; the rest is compared",
     r"etc/(hostname|resolv\.conf|machine-id|fstab)": "the reference has the host's; ours are empty",
     r"(etc/systemd/system|var/lib/systemd)(/.*)?": "enabled units: no systemd runs in an image",
-    r".*/__pycache__(/.*)?": "byte-code: made with the layer of its package, not here",
+    r".*/__pycache__(/.*)?": "byte-code: ours is valid whatever the mtime of its source",
+    r"opt/env(/.*)?": "the environment's own prefix",
 }
 
 
@@ -66,17 +65,13 @@ def ours(lock, artifacts, tmp_path_factory):
     work = tmp_path_factory.mktemp("ours")
     root, placed = work / "root", []
     root.mkdir()
-    for number, layer in enumerate([*sorted({deb.layer for deb in lock.debs}), "top"]):
+    for number, layer in enumerate(plan([lock])):
+        if isinstance(layer, WheelPlan):
+            continue
+        grounded = layer.on(placed, ROOT) if isinstance(layer, TopPlan) else layer
         tar = work / f"{number}.tar"
         with tar.open("wb") as out:
-            if layer == "top":
-                site = Prefix(root=PREFIX, python=lock.python).site_packages
-                entries = computed_entries(lock, placed, artifacts, site_packages=site)
-            else:
-                spool = Spool(work)
-                debs = [deb for deb in lock.debs if deb.layer == layer]
-                entries = (entry for deb in debs for entry in deb_entries(artifacts.file(deb), deb, spool=spool))
-            placed.append(write_tar(entries, out))
+            placed.append(write_tar(grounded.entries(artifacts, cache=work), out))
         run(["tar", "--numeric-owner", "-xpf", tar, "-C", root])
         tar.unlink()
     return root
