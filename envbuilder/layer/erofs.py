@@ -1,8 +1,9 @@
 """Write an EROFS image that holds names and attributes; file data stay where they are.
 
 A regular file's data lie in one piece in some *device*, here the uncompressed tar of a layer, at
-a multiple of the block size. The kernel mounts the image with one ``device=`` per device, in
-order. Usable alone: nothing here knows layers. Format notes: docs/formats/lazy-index.md.
+a multiple of the block size; its inode has one chunk that names device and block. The kernel mounts
+the image with one ``device=`` per device, in order. Usable alone: nothing here knows layers.
+Format notes: docs/formats/lazy-index.md.
 
 Same tree, same bytes: fixed uuid, times and order. 100,000 inodes take about two seconds.
 """
@@ -27,6 +28,8 @@ _UUID = bytes.fromhex("656e766275696c6465720001000000ef")
 #: Blocks that 32-bit addresses reach, over all devices.
 _MAX_BLOCKS = 0xFFFFFFFF
 _U16, _U32 = 0xFFFF, 0xFFFFFFFF
+#: Entries that the chunk table of one file may have, so that its last block can be one of the image.
+_MAX_CHUNKS = 8192
 
 
 class ImageTooLarge(SpecError):
@@ -61,6 +64,8 @@ class _Placement:
     __slots__ = (
         "address",
         "blocks",
+        "chunk_bits",
+        "chunks",
         "extended",
         "inode",
         "links",
@@ -80,6 +85,7 @@ class _Placement:
         self.extended = False
         self.address = 0  # byte of the image where the inode begins
         self.blocks = self.tail = 0  # of our own data: whole blocks elsewhere, bytes behind the inode
+        self.chunks = self.chunk_bits = 0  # of a file with data: entries of its table, log2 of the blocks of each
         self.start = disk.NO_BLOCK
         self.names: list[list[tuple[bytes, Inode]]] = []  # of a directory: entries of each block
 
@@ -101,11 +107,7 @@ def write_erofs(root: Inode, devices: Sequence[Device], *, mtime_s: int, block_b
     for placement in placements.values():
         if placement.blocks:
             placement.start, blocks = blocks, blocks + placement.blocks
-    bases = []
-    address = blocks
-    for device in devices:
-        bases.append(address)
-        address += -(-device.size >> block_bits)
+    address = blocks + sum(-(-device.size >> block_bits) for device in devices)
     root_nid = placements[id(root)].address // disk.SLOT
     if address > _MAX_BLOCKS or root_nid > disk.MAX_ROOT_NID or len(devices) > _U16:
         raise ImageTooLarge(
@@ -122,7 +124,7 @@ def write_erofs(root: Inode, devices: Sequence[Device], *, mtime_s: int, block_b
         devices=devices,
     )
     for placement in placements.values():
-        _write(placement, image, placements, bases, mtime_s, block_bits)
+        _write(placement, image, placements, mtime_s, block_bits)
     disk.sealed(image, block)
     return bytes(image)
 
@@ -172,37 +174,51 @@ def _blocks_of_names(here: _Placement, block: int) -> list[list[tuple[bytes, Ino
     return parts
 
 
+def _place(placement: _Placement, end: int, block: int) -> int:
+    """Give the inode its address at or after ``end``; return where it ends."""
+    header = (disk.EXTENDED_SIZE if placement.extended else disk.COMPACT_SIZE) + len(placement.xattrs)
+    start = -(-end // disk.SLOT) * disk.SLOT
+    if stat.S_ISREG(placement.inode.mode):
+        _choose_chunks(placement, block)
+        behind = -header % disk.CHUNK.size + placement.chunks * disk.CHUNK.size if placement.chunks else 0
+    else:
+        placement.blocks, behind = divmod(_own_size(placement, block), block)
+        if behind and header + behind > block:
+            placement.blocks, behind = placement.blocks + 1, 0
+        elif (start + header) % block + behind > block:
+            # What stands behind an inode must not cross a block border.
+            start = -(-start // block) * block
+        placement.tail = behind
+    placement.address = start
+    return start + header + behind
+
+
 def _own_size(placement: _Placement, block: int) -> int:
-    """Bytes that the image itself holds for an inode: a directory's entries, a link's target, a file's end."""
+    """Bytes that the image itself holds for an inode: a directory's entries, a link's target."""
     if placement.names:
         last = placement.names[-1]
         return (len(placement.names) - 1) * block + sum(disk.DIRENT.size + len(name) for name, _ in last)
+    return len(placement.inode.target)
+
+
+def _choose_chunks(placement: _Placement, block: int) -> None:
+    """One chunk for the whole of a file; or so many that its last block, which the image holds, is one of its own."""
     inode = placement.inode
-    return len(inode.tail) if inode.tail and len(inode.tail) == inode.size % block else len(inode.target)
-
-
-def _place(placement: _Placement, end: int, block: int) -> int:
-    """Give the inode its address at or after ``end``; return where it ends.
-
-    What does not fill a block goes behind the inode and must not cross a block border there.
-    """
-    header = (disk.EXTENDED_SIZE if placement.extended else disk.COMPACT_SIZE) + len(placement.xattrs)
-    start = -(-end // disk.SLOT) * disk.SLOT
-    placement.blocks, placement.tail = divmod(_own_size(placement, block), block)
-    if placement.tail and header + placement.tail > block:
-        # No room behind the inode. A file's end stays in the device; what is our own gets a block.
-        placement.blocks, placement.tail = 0 if placement.inode.tail else placement.blocks + 1, 0
-    elif placement.tail and (start + header) % block + placement.tail > block:
-        start = -(-start // block) * block
-    placement.address = start
-    return start + header + placement.tail
+    last = (inode.size - 1) // block
+    if not inode.size:
+        return
+    placement.chunk_bits = min(last.bit_length(), disk.MAX_CHUNK_BITS)
+    placement.chunks = (last >> placement.chunk_bits) + 1
+    if inode.tail and len(inode.tail) == inode.size % block:
+        bits = (last & -last).bit_length() - 1 if last else 0
+        if (last >> bits) < _MAX_CHUNKS:
+            placement.chunks, placement.chunk_bits, placement.blocks = (last >> bits) + 1, bits, 1
 
 
 def _write(
     placement: _Placement,
     image: bytearray,
     placements: Mapping[int, _Placement],
-    bases: Sequence[int],
     mtime_s: int,
     block_bits: int,
 ) -> None:
@@ -216,12 +232,11 @@ def _write(
     elif kind == stat.S_IFLNK:
         own, size = inode.target, len(inode.target)
     elif kind == stat.S_IFREG:
-        device, offset = inode.data
-        own = inode.tail if placement.tail else b""
-        where = bases[device] + (offset >> block_bits) if size > len(own) else disk.NO_BLOCK
+        own = inode.tail if placement.blocks else b""
+        where = placement.chunk_bits | disk.CHUNK_INDEXES if size else disk.NO_BLOCK
     else:
         size, where = 0, disk.device_number(*inode.rdev)
-    layout = disk.FLAT_INLINE if placement.tail else disk.FLAT_PLAIN
+    layout = disk.CHUNK_BASED if placement.chunks else disk.FLAT_INLINE if placement.tail else disk.FLAT_PLAIN
     count = 1 + (len(placement.xattrs) - 12) // 4 if placement.xattrs else 0
     owner = (inode.uid, inode.gid)
     if placement.extended:
@@ -231,10 +246,22 @@ def _write(
     else:
         head = disk.compact_inode(layout, count, inode.mode, placement.links, size, where, placement.number, owner)
     whole = placement.blocks << block_bits if placement.tail else len(own)
-    record = head + placement.xattrs + own[whole:]
+    record = head + placement.xattrs + own[whole:] + _chunk_table(placement, block_bits)
     image[placement.address : placement.address + len(record)] = record
     if whole:
         image[placement.start << block_bits : (placement.start << block_bits) + whole] = own[:whole]
+
+
+def _chunk_table(placement: _Placement, block_bits: int) -> bytes:
+    """Where the chunks of a file lie; with the zeros before it, as it is aligned to an entry."""
+    if not placement.chunks:
+        return b""
+    device, offset = placement.inode.data
+    first, step = offset >> block_bits, 1 << placement.chunk_bits
+    places = [(0, device + 1, first + number * step) for number in range(placement.chunks)]
+    if placement.blocks:
+        places[-1] = (0, 0, placement.start)
+    return bytes(-len(placement.xattrs) % disk.CHUNK.size) + b"".join(disk.CHUNK.pack(*place) for place in places)
 
 
 def _directory_block(entries: Sequence[tuple[bytes, Inode]], placements: Mapping[int, _Placement]) -> bytes:

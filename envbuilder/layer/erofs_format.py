@@ -17,8 +17,11 @@ SLOT = 32
 COMPACT_SIZE, EXTENDED_SIZE = 32, 64
 #: Where the super block begins, and the device table right behind it.
 SUPER_OFFSET, DEVICES_OFFSET, DEVICE_SIZE = 1024, 1152, 128
-#: i_format, bits 1 to 3: all data in blocks; the last partial block behind the inode.
-FLAT_PLAIN, FLAT_INLINE = 0, 2
+#: i_format, bits 1 to 3: all data in blocks; the last partial block behind the inode; a table of chunks there.
+FLAT_PLAIN, FLAT_INLINE, CHUNK_BASED = 0, 2, 4
+#: i_u of a chunk-based inode: log2 of the blocks of a chunk, and this bit for entries of 8 bytes with a device.
+CHUNK_INDEXES = 0x20
+MAX_CHUNK_BITS = 31
 #: Start block of an inode that has no block.
 NO_BLOCK = 0xFFFFFFFF
 #: The root's nid is a u16 without the 48BIT feature.
@@ -26,12 +29,14 @@ MAX_ROOT_NID = 0xFFFF
 
 _MAGIC = 0xE0F5E1E2
 _COMPAT_SB_CHKSUM, _COMPAT_MTIME = 1, 2
-_INCOMPAT_DEVICE_TABLE = 8
+_INCOMPAT_CHUNKED_FILE, _INCOMPAT_DEVICE_TABLE = 4, 8
 _SUPER = struct.Struct("<IIIBBHQQIIII16s16sIHHHBBIQ24x")
 _DEVICE = struct.Struct("<64sIIHH52x")
 _COMPACT = struct.Struct("<HHHHIIIIHH4x")
 _EXTENDED = struct.Struct("<HHHHQIIIIQII16x")
 DIRENT = struct.Struct("<QHBB")
+#: An entry of a chunk table: 0, device (0 is the image, n the n-th slot from 1), block in it.
+CHUNK = struct.Struct("<HHI")
 #: S_IFMT >> 12 -> file type of a directory entry.
 FILE_TYPES = {8: 1, 4: 2, 2: 3, 6: 4, 1: 5, 12: 6, 10: 7}
 #: Prefix of an extended attribute's name -> its index; the last two are whole names.
@@ -84,7 +89,7 @@ def super_block(
         0,
         uuid,
         b"",
-        _INCOMPAT_DEVICE_TABLE if devices else 0,
+        _INCOMPAT_CHUNKED_FILE | _INCOMPAT_DEVICE_TABLE if devices else 0,
         0,
         len(devices),
         DEVICES_OFFSET // DEVICE_SIZE if devices else 0,
