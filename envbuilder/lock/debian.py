@@ -153,7 +153,10 @@ class _Apt:
         self.environment["APT_CONFIG"] = str(self.folder / "apt.conf")
 
     def update(self, suite: str) -> None:
-        done = self.run("apt-get", "update", check=False)
+        try:
+            done = self.run("apt-get", "update", check=False)
+        except ProgramFailed as error:
+            raise ArchiveUnavailable(f"Debian archive, suite {suite!r}: no index within {_TIMEOUT_S} s") from error
         if done.status == 0:
             return
         said = (done.stdout + done.stderr).decode(errors="replace")
@@ -162,7 +165,7 @@ class _Apt:
             raise UntrustedArchive(f"Debian archive, suite {suite!r}: no valid signature\n{_plain(problems)}")
         if "does not have a Release file" in said and "404" in said:
             raise UnknownSuite(f"base.suite: the Debian archive has no suite {suite!r}")
-        if done.status < 0 or "Failed to fetch" in said or "Release file" in said:
+        if "Failed to fetch" in said or "Release file" in said:
             raise ArchiveUnavailable(f"Debian archive, suite {suite!r}: no index\n{_plain(problems)}")
         raise ProgramFailed(["apt-get", "update"], done.status, problems)
 

@@ -161,9 +161,10 @@ def _compile(
         variables["UV_INDEX"] = " ".join([*extra, uv.environment.get("UV_INDEX", "")]).strip()
     if "default" in uv.indexes.for_uv:
         variables["UV_DEFAULT_INDEX"] = uv.indexes.for_uv["default"]
-    # An empty folder: no project's configuration reaches uv from the working directory.
     with tempfile.TemporaryDirectory(prefix="envbuilder-uv-") as temporary:
         folder = Path(temporary)
+        # uv looks for a project's configuration from here upwards and stops at the first; the user's still holds.
+        (folder / "uv.toml").touch()
         (folder / name).write_text(output)
         (folder / "requirements.in").write_text("\n".join(wanted) + "\n")
         (folder / "constraints.in").write_text("\n".join(constraints) + "\n")
@@ -192,7 +193,11 @@ def _roles(
 def _explained(error: ProgramFailed, target: PythonTarget, pins: Sequence[str]) -> Exception:
     said = re.sub(r"//[^/@\s]*@", "//", error.stderr).strip().removeprefix("error: ")
     text = f"Python packages for {target.platform}, Python {target.python.version}, glibc {target.glibc}: {said}"
-    if any(mark in said for mark in _INDEX_FAILED) and "No solution found" not in said:
+    if "401 Unauthorized" in said or "403 Forbidden" in said:
+        return IndexUnavailable(
+            text, hint="Give uv the credentials of that index, for example UV_INDEX_<NAME>_PASSWORD."
+        )
+    if error.status < 0 or (any(mark in said for mark in _INDEX_FAILED) and "No solution found" not in said):
         return IndexUnavailable(text)
     if missing := re.findall(r"Because ([A-Za-z0-9._-]+) was not found in the package registry", said):
         return UnknownPackage(text, hint=f"Check the spelling of {missing[0]!r}, or name the index that has it.")

@@ -1,11 +1,12 @@
 """Artefacts to layers."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from envbuilder.lock.model import Lock, Partition
-from envbuilder.lock.partition import MAX_LAYERS, Assignment, TooManyLayers, assign, bucket
+from envbuilder.lock.partition import MAX_LAYERS, Assignment, TooManyLayers, assign, offered_buckets
 from envbuilder.testing.locks import SMALL, deb, wheel
 
 MB = 1_000_000
@@ -48,9 +49,27 @@ def test_a_small_environment_gets_few_buckets(total_mb, buckets):
     assert done.partition.wheel_buckets == buckets
 
 
-def test_a_bucket_is_the_sha256_of_the_name():
-    # Changing this would move every package of every lock that is made anew.
-    assert [bucket(name, 16) for name in ("numpy", "torch", "pip")] == [12, 7, 9]
+def test_the_buckets_offered_are_words_of_the_sha256_of_the_name():
+    # Changing this would move packages of every lock that is made anew.
+    assert [offered_buckets(name, 16) for name in ("numpy", "torch")] == [(10, 11, 14), (9, 10, 14)]
+
+
+def test_buckets_fill_evenly():
+    done = assign("x", [wheel(f"w{i}", size=400_000 + i * 20_000) for i in range(100)], [])
+    load = Counter()
+    for placed in done.wheels:
+        load[placed.layer] += placed.size
+
+    assert len(load) == 16
+    assert max(load.values()) < 1.2 * min(load.values())
+
+
+def test_a_new_package_of_a_debian_source_joins_the_others():
+    first = assign("x", [], [deb(f"p{i}", size=MB) for i in range(16)])
+    more = [deb(f"q{i}", size=MB, source="p7") for i in range(5)]
+    second = assign("x", [], [*first.debs, *more], existing=lock_of("x", first))
+
+    assert len({d.layer for d in second.debs if d.source == "p7"}) == 1
 
 
 @pytest.mark.parametrize("name", ["top", "wheels-01", "debs-3"])

@@ -1,6 +1,7 @@
 """uv against a small index of our own: what is chosen, kept, and how failures read."""
 
 import os
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -184,6 +185,33 @@ def test_an_index_that_is_down_is_no_fault_of_the_declaration(environment):
     with pytest.raises(IndexUnavailable) as caught:
         resolve_wheels(["a"], TARGET, uv=uv)
     assert "hunter2" not in str(caught.value)
+
+
+def test_an_index_that_wants_credentials_says_so(index, uv):
+    index.add("a", "1")
+    index.user = "alice:secret"
+
+    with pytest.raises(IndexUnavailable, match="401") as caught:
+        resolve_wheels(["a"], TARGET, uv=uv)
+    assert "credentials" in caught.value.hint
+
+
+def test_no_configuration_of_a_project_reaches_uv(index, uv, tmp_path, monkeypatch):
+    wheel = index.add("a", "1")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp/uv.toml").write_text('constraint-dependencies = ["a>5"]\n[pip]\nno-binary = ["a"]\n')
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+    assert resolve_wheels(["a"], TARGET, uv=uv) == (wheel,)
+
+
+def test_the_users_configuration_reaches_uv(index, uv, tmp_path):
+    index.add("a", "1")
+    index.add("a", "2")
+    (tmp_path / ".config/uv").mkdir(parents=True)
+    (tmp_path / ".config/uv/uv.toml").write_text("[pip]\nresolution = 'lowest'\n")
+
+    assert names(resolve_wheels(["a"], TARGET, uv=uv)) == ["a 1"]
 
 
 def test_each_wheel_names_the_role_of_its_index(index, environment):
