@@ -52,6 +52,12 @@ def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
         return value
 
 
+def first_result(report: dict[str, Any]) -> str:
+    """Seconds and bytes until the command's first output."""
+    seconds, fetched = report["seconds"]["first_output"], report["fetched_bytes"]["before_first_output"]
+    return f"{seconds:.2f} s, after {size(fetched)} fetched"
+
+
 def size(count: float) -> str:
     """Bytes in decimal units."""
     for unit in ("B", "kB", "MB"):
@@ -84,14 +90,14 @@ def main() -> None:
         rows.append(
             (
                 "bytes pushed",
-                f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({size(pushed['skipped_bytes'])} were there)",
+                f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({there} were there)",
             )
         )
     resolved = envbuilder("resolve", reference)
     rows.append(("resolved to", resolved["pinned"]))
     lazy, full = start(resolved["pinned"], code, full=False), start(resolved["pinned"], code, full=True)
     rows += [
-        ("mounted by", lazy["mode"]),
+        ("mounted by", lazy["how"]),
         (
             "first result, lazy",
             f"{lazy['first_output_s']:.2f} s after {size(lazy['fetched_before_first_output'])} fetched",

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
-from envbuilder.mount.mount import MountSettings
+from envbuilder.mount.mount import Mode, MountSettings
 from envbuilder.spec.project import NoProject, find_project
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -53,14 +53,15 @@ class App:
             SpecError: a setting of ``mount`` is not what it may be.
         """
         mode, limit = self.settings.get("mount.mode"), self.settings.get("mount.wait-limit-s")
-        if mode not in ("auto", "erofs", "loop", "unpack"):
-            raise SpecError(f"mount.mode: want auto, erofs, loop or unpack, got {mode!r}")
+        modes: tuple[Mode, ...] = get_args(Mode)
+        if mode not in modes:
+            raise SpecError(f"mount.mode: want {', '.join(modes)}, got {mode!r}")
         if not limit.isdecimal():
             raise SpecError(f"mount.wait-limit-s: want seconds, got {limit!r}")
         return MountSettings(
             state_dir=Path(self.settings.get("state")),
             cache_dir=Path(self.settings.get("chunks")),
-            mode=mode,
+            mode=modes[modes.index(mode)],
             wait_limit_s=float(limit),
         )
 
@@ -96,7 +97,9 @@ def common(verb: Callable[..., Result]) -> Callable[..., int]:
         settings = load_settings(project=where, environ=os.environ, flags=flags, uid=os.geteuid())
         app = App(settings, Output(as_json=as_json, quiet=quiet, debug=debug), where)
         result = verb(app, **arguments)
-        app.output.result(result)
+        # A verb whose stdout was a command's own has nothing to add to it.
+        if result.text or result.value is not None:
+            app.output.result(result)
         return result.exit_code
 
     return wrapped

@@ -32,6 +32,7 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.credentials import ConfigCredentials, credential_files
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.target import RegistryTarget
+from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
 from envbuilder.store.copy import copy, copy_plan
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import NotFound, RangeTarget, Target
@@ -88,8 +89,6 @@ def open_source(app: App, text: str) -> Source:
             what = layout.lookup(reference.tag)
             return Source(reference, layout, what, f"oci:{reference.directory}:{what.digest}")
         case ArchiveReference():
-            from envbuilder.store.archive import ArchiveTarget
-
             archive = ArchiveTarget(reference.file)
             what = archive.lookup(reference.tag)
             return Source(reference, archive, what, f"oci-archive:{reference.file}:{what.digest}")
@@ -128,16 +127,14 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
                 raise InvalidReference(f"{text}: a destination has a tag, its digest follows from the bytes")
             return RegistryTarget(reference, registry_client(app), writable=True), reference.tag
         case LayoutReference():
-            return LayoutTarget(reference.directory, create=True), reference.tag
+            return LayoutTarget(reference.directory, create=True), reference.tag or "latest"
         case EnvironmentName():
             raise InvalidReference(
                 f"{text}: an environment is made by build, not written to",
                 hint="Name host/name:tag, oci:DIR or oci-archive:FILE.",
             )
         case ArchiveReference():
-            from envbuilder.store.archive import ArchiveWriter
-
-            return ArchiveWriter(reference.file), reference.tag
+            return ArchiveWriter(reference.file), reference.tag or "latest"
 
 
 def registry_client(app: App) -> RegistryClient:
@@ -160,7 +157,7 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
     if destination:
         target, tag = open_destination(app, destination)
     else:
-        target, tag = LayoutTarget(app.store_directory, create=True), ""
+        target, tag = LayoutTarget(app.store_directory, create=True), _own_tag(source)
     plan = copy_plan(source.target, source.what, target)
     present = sum(blob.size for blob in plan.present)
     value = {
@@ -191,6 +188,13 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
         }
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)
+
+
+def _own_tag(source: Source) -> str:
+    """The store's tag for an image of ours, so that a pulled environment is as good as one built here."""
+    labels = open_image(source.target, source.what, host_platform_of()).config.labels
+    name, version = labels.get(media_types.TITLE, ""), labels.get(media_types.VERSION, "")
+    return store_tag(name, version) if name and version else ""
 
 
 def _pinned(destination: str, target: Target, digest: Digest) -> str:

@@ -183,7 +183,7 @@ class GroundedTop:
         """Parent directories as they are below: a layer that made /root anew would open it to all."""
         below = {placed.path: placed for layer in self.placed for placed in layer}
         own = {entry.path for entry in entries}
-        for path in sorted({parent for path in own for parent in _ancestors(path)} - own):
+        for path in sorted({parent for each in own for parent in _ancestors(each)} - own):
             placed = below.get(path)
             if placed is not None and stat.S_ISDIR(placed.mode):
                 yield Entry(path=path, mode=placed.mode, uid=placed.uid, gid=placed.gid, xattrs=placed.xattrs)

@@ -1,0 +1,92 @@
+"""``envbuilder run REF [--] COMMAND...``: start a command in an image, lazily."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Literal, cast
+
+import click
+
+from envbuilder.cli.app import App, common
+from envbuilder.cli.output import Result
+from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.image.inspect import open_image
+from envbuilder.mount.run import RunOptions, run_image
+from envbuilder.store.files import write_whole
+
+
+@click.command(
+    name="run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog='Example: envbuilder run ai -- python3 -c "import torch; print(torch.__version__)"',
+)
+@click.argument("reference", metavar="REF")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write how the start went, as JSON.")
+@click.option("--full", is_flag=True, help="Pull everything first.")
+@click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable of the command.")
+@click.option("--workdir", default="", metavar="DIR", help="Working directory (default: the image's).")
+@click.option("--user", default="", metavar="USER", help="User or uid[:gid] (default: the image's).")
+@click.option(
+    "--gpus", type=click.Choice(["auto", "all", "none"]), default="auto", show_default=True, help="GPUs by CDI."
+)
+@click.option("--dry-run", is_flag=True, help="Look the image up and check it, start nothing.")
+@common
+def command(
+    app: App,
+    reference: str,
+    words: tuple[str, ...],
+    report: Path | None,
+    full: bool,
+    variables: tuple[str, ...],
+    workdir: str,
+    user: str,
+    gpus: str,
+    dry_run: bool,
+) -> Result:
+    """Start COMMAND in the image REF; what it reads is fetched as it reads. Options stand before REF or COMMAND.
+
+    stdin, stdout, stderr, the terminal, signals and the exit status are the command's own. What it writes
+    to the root file system is thrown away. GPUs are there when this host has a CDI specification for them.
+    Nothing stays mounted, whatever happens.
+    """
+    begun_s = _process_started_s()
+    words = words[1:] if words[:1] == ("--",) else words
+    source = open_source(app, reference)
+    image = open_image(source.target, source.what, host_platform_of())
+    if dry_run:
+        plan = {"pinned": source.pinned, "command": list(words), "mode": "lazy" if image.lazy else "unpack"}
+        return Result(f"would start {' '.join(words) or 'the default command'} in {source.pinned}", plan)
+    options = RunOptions(
+        command=words,
+        env=dict(_variable(text) for text in variables),
+        working_dir=workdir,
+        user=user,
+        gpus=cast('Literal["auto", "all", "none"]', gpus),
+        terminal=sys.stdin.isatty() and sys.stdout.isatty() and report is None,
+        full=full,
+        measure=report is not None,
+    )
+    done = run_image(image, source.target, app.mount_settings(), options, begun_s=begun_s)
+    value = {"pinned": source.pinned, "full": full, **done.to_json()}
+    if report is not None:
+        write_whole(report.absolute().parent, report.absolute(), json.dumps(value, indent=2).encode() + b"\n")
+    return Result("", None, exit_code=done.exit_code)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"want NAME=VALUE, got {text!r}", param_hint="--env")
+    return name, value
+
+
+def _process_started_s() -> float:
+    """When this process was started, on the monotonic clock: what a user waits for begins there (proc(5), stat)."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s
