@@ -85,3 +85,44 @@ def test_metadata_do_not_depend_on_the_order_of_entries():
     entries = [directory("a"), file("a/b", b"1"), file("c", b"2" * 5000)]
 
     assert erofs_metadata([layer_of(entries).layer]) == erofs_metadata([layer_of(entries[::-1]).layer])
+
+
+def only_file(**fields):
+    """Layout, i_u and chunk table of the only file of an image with two devices."""
+    inode = Inode(mode=stat.S_IFREG, **fields)
+    image = write(Inode(mode=stat.S_IFDIR, children={b"f": inode}), [Device("a", 1 << 20), Device("b", 1 << 30)])
+    (nid,) = struct.unpack_from("<H", image, 1024 + 14)
+    at = nid * 32 + 96  # The root is 32 bytes and 40 of names; inodes begin at multiples of 32.
+    layout, where = struct.unpack_from("<H14xI", image, at)
+    bits = where & 0x1F
+    blocks = -(-fields["size"] // 4096)
+    table = [struct.unpack_from("<HHI", image, at + 32 + 8 * n) for n in range(-(-blocks >> bits))]
+    return layout >> 1, where, table, image
+
+
+def test_a_file_is_one_chunk_of_its_device():
+    layout, where, table, _ = only_file(size=10_000, data=(1, 8192))
+
+    assert (layout, where) == (4, 0x20 | 2)
+    assert table == [(0, 2, 2)]
+
+
+def test_an_end_that_the_image_holds_is_a_chunk_of_its_own():
+    _, where, table, image = only_file(size=6 * 4096 + 512, data=(1, 4096), tail=b"t" * 512)
+
+    assert where == 0x20 | 1
+    assert table == [(0, 2, 1), (0, 2, 3), (0, 2, 5), (0, 0, 1)]
+    assert image[4096:] == (b"t" * 512).ljust(4096, b"\0")
+
+
+def test_an_end_behind_very_many_chunks_stays_in_the_device():
+    few, many = 9000 * 4096 + 512, 9001 * 4096 + 512
+
+    assert len(only_file(size=few, data=(1, 0), tail=b"t" * 512)[2]) == 1126
+    assert only_file(size=many, data=(1, 0), tail=b"t" * 512)[2] == [(0, 2, 0)]
+
+
+def test_an_empty_file_has_no_block():
+    layout, where, table, _ = only_file(size=0)
+
+    assert (layout, where, table) == (0, 0xFFFFFFFF, [])
