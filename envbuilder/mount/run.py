@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount.bundle import Bind, Limit, ProcessOptions, runtime_config
+from envbuilder.mount.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
 from envbuilder.mount.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
+from envbuilder.mount.commands import check_command
 from envbuilder.mount.container import Container
 from envbuilder.mount.counters import Snapshot
 from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount
@@ -164,6 +165,13 @@ def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: 
         limits=host_limits(),
     )
     value = runtime_config(image.config, process, user, edits, root=mounted.directory)
+    check_command(
+        seen,
+        value["process"]["args"],
+        environment(image.config, process, user, edits),
+        value["process"]["cwd"],
+        outside=[item["destination"] for item in value["mounts"]],
+    )
     (mounted.folder.path / "config.json").write_text(json.dumps(value))
 
 
