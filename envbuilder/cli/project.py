@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.cli.app import App
-from envbuilder.lock.archives import find_archives
+from envbuilder.lock.archives import known_archives
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import load
+from envbuilder.lock.download import http_pool
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.make import Machine
 from envbuilder.lock.model import Lock
@@ -56,5 +57,6 @@ def artifact_cache(app: App, environ: Mapping[str, str]) -> ArtifactCache:
     return ArtifactCache(
         app.cache_directory,
         indexes=read_python_indexes(environ, app.settings.section("indexes")).all,
-        mirrors=find_archives(app.settings.section("mirrors")),
+        mirrors=known_archives(app.settings.section("mirrors")),
+        pool=http_pool(environ),
     )

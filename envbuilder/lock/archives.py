@@ -118,11 +118,10 @@ def mmdebstrap_archives(text: str) -> dict[str, str]:
     return found
 
 
-def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> dict[str, str]:
+def known_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> dict[str, str]:
     """Archive roots by role: as ``configured``, else this host's apt sources, else mmdebstrap's default.
 
-    Raises:
-        NoMirror: a role is named by none of them.
+    A role that none of them names is absent.
     """
     apt = root / "etc/apt"
     sources: list[Source] = []
@@ -133,6 +132,16 @@ def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> d
             sources += parse_deb822(_read(file))
     found = mmdebstrap_archives(_read(root / "usr/bin/mmdebstrap")) | archives_of(sources)
     found |= {role: url.rstrip("/") for role, url in configured.items()}
+    return found
+
+
+def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> dict[str, str]:
+    """``known_archives`` with every role.
+
+    Raises:
+        NoMirror: nothing names one of them.
+    """
+    found = known_archives(configured, root=root)
     for role in (DEBIAN, SECURITY):
         if role not in found:
             raise NoMirror(
