@@ -36,47 +36,55 @@ class ElfScan:
         self._size = size
         self._at = 0
         self._sparse = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._have: list[tuple[int, int]] = []
-        self._want = [(0, min(_MAX_RANGE, size))]
+        #: Ranges that are copied whole by the end of the stream.
+        self._taken = [(0, min(_MAX_RANGE, size))]
+        self._headers_seen = False
 
     def feed(self, block: bytes) -> None:
         """Take the next bytes of the object."""
-        start, end = self._at, self._at + len(block)
-        self._at = end
-        for first, last in self._want:
-            low, high = max(first, start), min(last, end)
-            if low < high:
-                self._sparse[low:high] = block[low - start : high - start]
-        if not self._have and end >= self._want[0][1]:
-            self._have, self._want = self._want, self._missing()
+        start = self._at
+        self._at += len(block)
+        self._copy(block, start, self._taken)
+        if not self._headers_seen and self._at >= self._taken[0][1]:
+            self._headers_seen = True
+            # What the headers name may lie in this very block, and what that names too.
+            while found := [wanted for wanted in self._missing() if wanted[0] >= start]:
+                self._copy(block, start, found)
+                self._taken += found
 
     def result(self, reopen: Callable[[], BinaryIO]) -> ElfInfo | None:
         """What the object says about itself, as ``inspect_elf``; the stream is opened again if it must be.
 
         In the result only ``soname``, ``flags`` and the kind are known; ``needed`` may be short.
         """
-        self._have += [wanted for wanted in self._want if wanted not in self._have]
         for _ in range(_MAX_PASSES):
-            self._want = self._missing()
-            if not self._want:
+            missing = self._missing()
+            if not missing:
                 break
-            self._read_again(reopen)
+            self._read_again(reopen, missing)
         info = inspect_elf(self._sparse)
         self._sparse.close()
         return info
 
-    def _read_again(self, reopen: Callable[[], BinaryIO]) -> None:
-        self._at, last = 0, max(end for _, end in self._want)
+    def _read_again(self, reopen: Callable[[], BinaryIO], missing: list[tuple[int, int]]) -> None:
+        at, last = 0, max(end for _, end in missing)
         with reopen() as stream:
-            while self._at < last and (block := stream.read(min(BLOCK_SIZE, last - self._at))):
-                self.feed(block)
-        self._have += self._want
+            while at < last and (block := stream.read(min(BLOCK_SIZE, last - at))):
+                self._copy(block, at, missing)
+                at += len(block)
+        self._taken += missing
+
+    def _copy(self, block: bytes, start: int, ranges: list[tuple[int, int]]) -> None:
+        for first, last in ranges:
+            low, high = max(first, start), min(last, start + len(block))
+            if low < high:
+                self._sparse[low:high] = block[low - start : high - start]
 
     def _missing(self) -> list[tuple[int, int]]:
         return [
             (start, end)
             for start, end in self._ranges()
-            if start < end and not any(low <= start and end <= high for low, high in self._have)
+            if start < end and not any(low <= start and end <= high for low, high in self._taken)
         ]
 
     def _ranges(self) -> list[tuple[int, int]]:

@@ -44,10 +44,22 @@ def scanned(data, piece=1 << 20):
         ({"strings": 1000, "dynamic": SIZE - 4096}, 0),
         ({"strings": 1000, "dynamic": 2000}, 0),
         ({"strings": SIZE - 2000, "dynamic": 2000}, 0),
+        ({"strings": 200_000, "dynamic": 500_000}, 2),
+        ({"strings": 600_000, "dynamic": 500_000}, 2),
+        ({"strings": 2000, "dynamic": 500_000}, 1),
         ({"strings": 1 << 20, "dynamic": SIZE - 4096}, 1),
         ({"headers": SIZE - 8000, "dynamic": 1 << 20, "strings": 2 << 20}, 3),
     ],
-    ids=["usual", "all at the beginning", "patchelf", "strings before", "headers at the end"],
+    ids=[
+        "usual",
+        "all at the beginning",
+        "patchelf",
+        "in the first block",
+        "strings after, in the first block",
+        "dynamic in the first block",
+        "strings before",
+        "headers at the end",
+    ],
 )
 @pytest.mark.parametrize("piece", [1 << 20, 10_007])
 def test_a_scan_says_what_inspecting_all_bytes_says(places, passes, piece):
