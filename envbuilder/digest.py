@@ -212,8 +212,11 @@ class VerifyingReader(io.RawIOBase):
 
 
 def verifying(inner: BinaryIO, what: Descriptor, *, source: str) -> BinaryIO:
-    """``inner`` verified against ``what``; a stream that promises just that is not hashed twice."""
-    if isinstance(inner, VerifyingReader) and inner.promise == (what.digest, what.size):
+    """``inner`` verified against ``what``; a stream that promises just that is not hashed twice.
+
+    A wrapper of a VerifyingReader that passes its bytes on unchanged may hand on its ``promise``.
+    """
+    if getattr(inner, "promise", None) == (what.digest, what.size):
         return inner
     return cast("BinaryIO", VerifyingReader(inner, what.digest, what.size, source=source))
 

@@ -29,7 +29,12 @@ class UntrustedServer(HostError):
 
 def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None) -> urllib3.HTTPConnectionPool:
     """Connections to ``origin``, whose address may be as near as ``nearest``; None: anywhere."""
-    options: dict[str, Any] = {"maxsize": _POOL_SIZE, "block": False, "blocksize": _SEND_SIZE}
+    options: dict[str, Any] = {
+        "maxsize": _POOL_SIZE,
+        "block": False,
+        "blocksize": _SEND_SIZE,
+        "socket_options": _socket_options(settings),
+    }
     context = _context(settings, origin) if origin.scheme == "https" else None
     if proxy := _proxy(settings, origin):
         # The proxy resolves the name; all that can be judged here is an address that stands for itself.
@@ -47,6 +52,21 @@ def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None) -> u
     if context is None:
         return _PlainPool(origin.host, origin.port, **options)
     return _TlsPool(origin.host, origin.port, ssl_context=context, **options)
+
+
+def _socket_options(settings: HttpSettings) -> list[tuple[int, int, int]]:
+    """Probes keep an idle reader's way through a NAT open, and find out that it was closed in half a minute.
+
+    Without them the next read of a mounted image would wait for the idle timeout.
+    """
+    return [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(settings.idle_timeout_s * 1000)),
+    ]
 
 
 def _proxy(settings: HttpSettings, origin: Origin) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from envbuilder.registry.redact import plain, redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.store.target import Opener
 
+#: What stands before the path of a URL (RFC 3986, 3.2).
+_TARGET = re.compile(r"[A-Za-z]+://[^/?#]*")
 _log = logging.getLogger("envbuilder.registry")
 
 
@@ -61,8 +64,9 @@ class Transport:
             RegistryDown: no connection, or it broke. UntrustedServer: TLS. ForbiddenAddress: by ``nearest``.
         """
         origin = Origin.of(url)
-        target = url[url.index(origin.scheme) + len(origin.scheme) + 3 :]
-        target = "/" + target.partition("/")[2].partition("#")[0]
+        target = _TARGET.sub("", url, count=1).partition("#")[0]
+        if not target.startswith("/"):
+            target = "/" + target
         sent = {"Accept-Encoding": "identity", "User-Agent": self.settings.user_agent, **headers}
         stream: BinaryIO | bytes | None = body if isinstance(body, bytes) or body is None else _readable(body)
         if stream is not None:
@@ -72,14 +76,17 @@ class Transport:
         )
         start = time.monotonic()
         try:
-            inner = self._pool(origin, nearest).urlopen(
+            pool = self._pool(origin, nearest)
+            inner = pool.urlopen(
                 method,
-                target,
+                # A proxy that forwards is told the whole URL; one that tunnels (https) is not (RFC 9112, 3.2.2).
+                f"{origin}{target}" if pool.proxy and origin.scheme == "http" else target,
                 # An empty body is still a body; urllib3 would not send its length.
                 body=stream if size or isinstance(stream, bytes) else None,
                 headers=sent,
                 redirect=False,
                 retries=False,
+                assert_same_host=False,
                 timeout=timeout,
                 preload_content=False,
                 decode_content=False,

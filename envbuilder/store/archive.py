@@ -133,8 +133,8 @@ class ArchiveTarget(_Extents):
 class ArchiveWriter(_Extents):
     """A new archive at ``file``, written in the order of pushes; it appears, whole, with ``finish``.
 
-    A SerialTarget, so an image is copied into it and it is finished. What is never finished leaves nothing behind, killed
-    or not. Thread-safe; one blob at a time.
+    A SerialTarget: an image is copied into it, then it is finished. What is never finished leaves
+    nothing behind, killed or not. Thread-safe; one blob at a time.
     """
 
     def __init__(self, file: Path) -> None:

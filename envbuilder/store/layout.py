@@ -110,13 +110,10 @@ class LayoutTarget:
     def push(self, what: Descriptor, content: Opener) -> None:
         if self.has(what):
             return
-        with content() as stream, self.begin() as writer:
-            # One byte past the promised size: enough to tell "too long" from "right", and no more.
-            while block := stream.read(min(BLOCK_SIZE, what.size + 1 - writer.size)):
-                writer.write(block)
-                if writer.size > what.size:
-                    break
-            writer.commit(what)
+        with verifying(content(), what, source=f"{self.name}: {what.digest}") as stream, self._pending() as pending:
+            while block := stream.read(BLOCK_SIZE):
+                pending.write(block)
+            pending.publish(self._file(what.digest))
 
     def begin(self) -> BlobWriter:
         """A writer for content whose digest is not known yet; nothing is visible before its ``commit``."""

@@ -130,7 +130,7 @@ def make_certificates(directory: Path) -> None:
         "/CN=test CA",
     ]
     proc.run(["openssl", "req", "-x509", "-days", "30", *curve, *authority])
-    (directory / "san.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    (directory / "san.cnf").write_text("subjectAltName=DNS:localhost,DNS:registry.test,IP:127.0.0.1\n")
     for name, certificate in (("server", "server.crt"), ("client", "client.cert")):
         request: list[str | Path] = [
             "-keyout",

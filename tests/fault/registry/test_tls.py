@@ -1,6 +1,10 @@
 """Certificates, with a real server: what is trusted, what is not, and what the user is told."""
 
+import contextlib
 import shutil
+import socket
+import socketserver
+import threading
 
 import pytest
 
@@ -96,3 +100,61 @@ def test_a_broken_certificate_file_is_said(secure, tmp_path):
 
     with pytest.raises(UntrustedServer, match="certificates of this machine"):
         ask(secure, ca_file=tmp_path / "ca.crt")
+
+
+class Tunnel(socketserver.StreamRequestHandler):
+    """A CONNECT proxy that leads every name to one server."""
+
+    def handle(self):
+        self.server.asked.append(self.rfile.readline().decode().split()[:2])
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with socket.create_connection(self.server.leads_to) as far:
+            back = threading.Thread(target=self.pump, args=(far, self.request))
+            back.start()
+            self.pump(self.request, far)
+            back.join()
+
+    def pump(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_https_goes_through_a_proxy_as_a_tunnel_with_the_registry_s_own_certificate(secure):
+    host, _, port = secure.host.rpartition(":")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Tunnel) as proxy:
+        proxy.daemon_threads, proxy.asked, proxy.leads_to = True, [], (host, int(port))
+        threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        settings = HttpSettings(
+            ca_file=secure.directory / "ca.crt", proxies={"https": f"http://127.0.0.1:{proxy.server_address[1]}"}
+        )
+        with RegistryClient(settings, retry=RetryPolicy(attempts=1)) as client:
+            found = RegistryTarget(RegistryReference("registry.test", "a/b"), client).has(BLOB)
+        proxy.shutdown()
+
+    assert not found
+    assert proxy.asked == [["CONNECT", "registry.test:443"]]
+
+
+def test_plain_http_goes_through_a_proxy_whole_and_not_to_those_named_in_no_proxy(registry):
+    settings = HttpSettings(
+        plain_hosts=frozenset({"registry.test"}),
+        proxies={"http_proxy": f"http://alice:secret@{registry.host}", "no_proxy": "other.test"},
+    )
+    with RegistryClient(settings, retry=RetryPolicy(attempts=1)) as client:
+        assert not RegistryTarget(RegistryReference("registry.test", "a/b"), client).has(BLOB)
+
+    [request] = registry.requests
+    assert request.headers["host"] == "registry.test"
+    assert request.headers["proxy-authorization"].startswith("Basic ")
+
+    aside = HttpSettings(
+        plain_hosts=frozenset({"registry.test"}),
+        proxies={"http_proxy": f"http://{registry.host}", "no_proxy": "registry.test"},
+    )
+    with RegistryClient(aside, retry=RetryPolicy(attempts=1)) as client, pytest.raises(RegistryDown):
+        RegistryTarget(RegistryReference("registry.test", "a/b"), client).has(BLOB)
