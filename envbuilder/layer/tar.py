@@ -19,7 +19,7 @@ from envbuilder.layer.tree import Entry, Placed, directory
 from envbuilder.paths import UnsafePath, entry_path
 
 #: Name of these rules in a layer's recipe: raise the number when any byte of any tar would change.
-TAR_WRITER = "tar/1"
+TAR_WRITER = "tar/2"
 #: Name prefix that OCI gives a meaning of its own (image-spec layer.md, "Whiteouts").
 _WHITEOUT = ".wh."
 #: Bytes of a symbolic link's target: PATH_MAX without its NUL.
@@ -45,7 +45,7 @@ class Writable(Protocol):
 def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:
     """Write ``entries`` to ``out`` as one canonical tar; return them as they lie in it, in its order.
 
-    Sorted by the bytes of the path; missing parents are added as 0755 root; equal directories
+    Sorted by the bytes of the path, part by part; missing parents are added as 0755 root; equal directories
     are written once. mtime is SOURCE_EPOCH_S, owner names are empty. Of hard links the first path
     has the data and the others link to it; in the result they repeat its size, offset and soname.
     The tar ends on a multiple of ALIGNMENT, and so does begin the data of every file.
@@ -58,7 +58,7 @@ def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:
     links = _links(tree)
     placed: dict[str, Placed] = {}
     at = 0
-    for path in sorted(tree, key=encode):
+    for path in sorted(tree, key=_order):
         entry, leader = links.get(path, (tree[path], path))
         blocks = header(path, entry, at, hard_link="" if leader == path else leader)
         out.write(blocks)
@@ -89,6 +89,12 @@ def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:
         )
     out.write(bytes(2 * BLOCK + -(at + 2 * BLOCK) % ALIGNMENT))
     return tuple(placed.values())
+
+
+def _order(path: str) -> bytes:
+    # Part by part, so that nothing stands between a directory and what is in it ("a", "a/b", "a-b"): a reader
+    # that leaves a directory sets its time and mode, and must not come back.
+    return encode(path).replace(b"/", b"\0")
 
 
 def _tree(entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -144,7 +150,7 @@ def _links(tree: Mapping[str, Entry]) -> dict[str, tuple[Entry, str]]:
             if found is None or not found.is_file or target in seen:
                 raise BrokenEntry(f"tar: {path!r} is a hard link to {entry.link!r}, which is no file of this layer")
             groups.setdefault(target, [target]).append(path)
-    return {path: (tree[target], min(paths, key=encode)) for target, paths in groups.items() for path in paths}
+    return {path: (tree[target], min(paths, key=_order)) for target, paths in groups.items() for path in paths}
 
 
 def _copy(entry: Entry, out: Writable) -> tuple[ElfInfo, bytes]:

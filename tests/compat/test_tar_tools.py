@@ -25,6 +25,7 @@ ENTRIES = [
     symlink("d/link", "../" + "t" * 300),
     Entry(path="d/pipe", mode=stat.S_IFIFO | 0o600),
     directory("tmp", 0o1777),
+    file("d-after", b"sorts before d/ by bytes of the whole path"),
     *many_names("many", 50),
 ]
 
