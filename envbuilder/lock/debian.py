@@ -18,7 +18,7 @@ from envbuilder.lock.archives import DEBIAN, SECURITY, paragraphs
 from envbuilder.lock.model import Deb
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import UnsafePath, entry_path
-from envbuilder.proc import Completed, ProgramFailed, Runner
+from envbuilder.proc import Completed, ProgramFailed, ProgramMissing, Runner
 from envbuilder.spec.model import Base
 
 #: Debian's archive keys, as the package debian-archive-keyring installs them (either name, by release).
@@ -144,7 +144,11 @@ class _Apt:
 
     def configure(self, sources: str) -> None:
         # The host's proxies are read before our configuration hides the host's.
-        proxies = self.run("apt-config", "dump", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https").stdout
+        try:
+            proxies = self.run("apt-config", "dump", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https").stdout
+        except ProgramMissing as error:
+            hint = "Lock on a machine or in a container with apt; building from a lock does not need it."
+            raise ProgramMissing("apt-config: not found; apt chooses the Debian packages", hint=hint) from error
         for name in ("state/lists/partial", "cache/archives/partial", "log", "empty"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "status").touch()

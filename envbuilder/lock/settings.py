@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from envbuilder.errors import SpecErrors
 from envbuilder.spec.toml import parse_toml
@@ -91,24 +92,42 @@ def _tables(document: dict[str, Any]) -> list[dict[str, Any]]:
 def _from_uv(environment: Mapping[str, str], documents: list[dict[str, Any]]) -> dict[str, str]:
     """Named indexes and the default one, as uv finds them (uv documentation, "Package indexes")."""
     found: dict[str, str] = {}
+
+    def add(name: str, url: str, *, default: bool) -> None:
+        url = _with_credentials(name, url, environment)
+        found.update({role: url for role in (name, DEFAULT if default else "") if role})
+
     for document in reversed(documents):
         for table in _tables(document):
             if isinstance(url := table.get("index-url"), str):
-                found[DEFAULT] = url
+                add("", url, default=True)
         entries = document.get("index")
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and isinstance(entry.get("url"), str):
-                if isinstance(entry.get("name"), str):
-                    found[entry["name"]] = entry["url"]
-                if entry.get("default") is True:
-                    found[DEFAULT] = entry["url"]
+                name = entry.get("name")
+                add(name if isinstance(name, str) else "", entry["url"], default=entry.get("default") is True)
     for word in environment.get("UV_INDEX", "").split():
-        if match := re.match(r"([A-Za-z0-9_-]+)=(.+)", word):
-            found[match[1]] = match[2]
-    for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
-        if value := environment.get(name, ""):
-            found[DEFAULT] = re.sub(r"\A[A-Za-z0-9_-]+=", "", value)
+        add(*_named(word), default=False)
+    for variable in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
+        if value := environment.get(variable, ""):
+            add(*_named(value), default=True)
     return found
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Name and address in ``name=https://...``; the name is "" when there is none."""
+    match = re.fullmatch(r"([A-Za-z0-9_-]+)=(.+)", text)
+    return (match[1], match[2]) if match else ("", text)
+
+
+def _with_credentials(name: str, url: str, environment: Mapping[str, str]) -> str:
+    """``url`` with the credentials that UV_INDEX_<NAME>_USERNAME and _PASSWORD give, unless it has its own."""
+    prefix = f"UV_INDEX_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_"
+    user, password = environment.get(prefix + "USERNAME", ""), environment.get(prefix + "PASSWORD", "")
+    parts = urlsplit(url)
+    if not name or not (user or password) or "@" in parts.netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"))
 
 
 def _from_pip(text: str) -> str:

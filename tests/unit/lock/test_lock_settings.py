@@ -23,6 +23,7 @@ def test_uvs_own_default_is_found_and_left_to_uv(environment, uv, pip):
     found = python_indexes(environment, {}, uv_files=uv, pip_files=pip)
 
     assert found.all["default"] == A
+    assert set(found.all.values()) == {A}
     assert found.for_uv == {}
 
 
@@ -49,6 +50,17 @@ def test_named_indexes_of_uv_are_roles():
 
     assert found.all == {"one": A, "two": B, "default": B}
     assert found.several
+
+
+def test_credentials_of_a_named_index_come_from_uvs_variables():
+    environment = {
+        "UV_INDEX": f"my-corp={A}",
+        "UV_INDEX_MY_CORP_USERNAME": "alice",
+        "UV_INDEX_MY_CORP_PASSWORD": "s@c",
+        "UV_DEFAULT_INDEX": B,
+    }
+
+    assert python_indexes(environment, {}).all == {"my-corp": "https://alice:s%40c@a.example/simple", "default": B}
 
 
 def test_a_machine_that_configures_nothing_has_a_default_all_the_same():
