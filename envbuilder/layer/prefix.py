@@ -36,14 +36,19 @@ class Prefix:
         """Absolute path that shebangs name."""
         return f"/{self.root}/bin/python3"
 
-    def scheme(self, key: str, distribution: str) -> str | None:
-        """Where the ``.data`` scheme ``key`` of a wheel goes; None if there is no such scheme."""
+    @property
+    def cache_tag(self) -> str:
+        """What stands in the names of .pyc files (PEP 3147): ``cpython-313``."""
+        return "cpython-" + self.python.version.replace(".", "")
+
+    def scheme(self, key: str, package: str) -> str | None:
+        """Where the ``.data`` scheme ``key`` of ``package``, a normalised name, goes; None if there is none."""
         return {
             "purelib": self.site_packages,
             "platlib": self.site_packages,
             "scripts": f"{self.root}/bin",
             "data": self.root,
-            "headers": f"{self.root}/include/site/python{self.python.version}/{distribution}",
+            "headers": f"{self.root}/include/site/python{self.python.version}/{package}",
         }.get(key)
 
     def real(self, path: str) -> str:

@@ -15,6 +15,7 @@ gave 0 differences in any order too, for 1.7 times the CPU time.
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ from envbuilder.layer.tree import Entry, file
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
 _BATCH_FILES, _BATCH_SIZE = 256, 8 << 20
+#: Processes that one layer gets by default: enough for the largest wheel when it is built alone.
+_MAX_JOBS = 4
 #: Bytes of source above which a module is left to be compiled at run time; the largest of our locks has 3 MB.
 _MAX_SOURCE = 16 << 20
 #: Seconds that a batch may take; a slow machine needs 5.
@@ -87,7 +90,7 @@ class ImageCompiler:
     """
 
     interpreter: LocalInterpreter
-    jobs: int = 1
+    jobs: int = field(default_factory=lambda: min(_MAX_JOBS, len(os.sched_getaffinity(0))))
     runner: proc.Runner = field(default=proc.run, repr=False)
 
     @property

@@ -64,9 +64,15 @@ class _Placed:
     digest: Digest
     open: Callable[[], BinaryIO]
 
+    @property
+    def mode(self) -> int:
+        return 0o755 if self.executable else 0o644
+
     def entry(self) -> Entry:
-        mode = FILE | (0o755 if self.executable else 0o644)
-        return Entry(path=self.path, mode=mode, size=self.size, open=self.open if self.size else None)
+        return Entry(path=self.path, mode=FILE | self.mode, size=self.size, open=self.open if self.size else None)
+
+    def claim(self) -> Claim:
+        return Claim(self.digest, self.mode)
 
 
 def wheel_entries(
@@ -104,13 +110,20 @@ def wheel_entries(
 
 
 def wheel_claims(file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Interpreter) -> Mapping[str, Claim]:
-    """What ``wheel`` puts at each path, from its directory and RECORD alone; .pyc and RECORD left out.
+    """What ``wheel`` puts at each path, from its directory and RECORD alone.
+
+    Of RECORD and .pyc files, whose bytes are not known yet, the claim names what they are made from.
 
     Raises:
         as ``wheel_entries``.
     """
-    placed = _place(_open(file, wheel), Prefix(root=prefix, python=python))
-    return {path: Claim(item.digest, 0o755 if item.executable else 0o644) for path, item in placed.items()}
+    where = Prefix(root=prefix, python=python)
+    opened = _open(file, wheel)
+    claims = {item.path: item.claim() for item in _place(opened, where).values()}
+    claims[f"{where.site_packages}/{opened.info}/RECORD"] = Claim(wheel.digest, 0o644)
+    modules = [path for path in claims if _is_module(path, where)]
+    claims.update({compiled_path(path, where.cache_tag): Claim(claims[path].digest, 0o644) for path in modules})
+    return claims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +132,7 @@ class _Opened:
 
     archive: Archive
     info: str
-    distribution: str  # the first part of the wheel's file name
+    name: str
     record: Mapping[str, Recorded]
 
     @property
@@ -145,7 +158,7 @@ def _open(file: Path, wheel: Wheel) -> _Opened:
     info = infos.pop()
     if canonicalize_name(info.removesuffix(".dist-info").rpartition("-")[0]) != wheel.name:
         raise BadWheel(f"{archive.source}: want a wheel of {wheel.name}, got one with {info[:200]!r}")
-    opened = _Opened(archive=archive, info=info, distribution=wheel.file.split("-", 1)[0], record={})
+    opened = _Opened(archive=archive, info=info, name=wheel.name, record={})
     record = opened.text("RECORD")
     if record is None:
         raise BadRecord(f"{archive.source}: it has no RECORD")
@@ -177,7 +190,7 @@ def _place(opened: _Opened, where: Prefix) -> dict[str, _Placed]:
             put(_from_archive(opened, member, f"{where.site_packages}/{name}", executable=member.is_executable))
             continue
         key, _, rest = rest.partition("/")
-        base = where.scheme(key, opened.distribution)
+        base = where.scheme(key, opened.name)
         if base is None or not rest:
             raise BadWheel(f"{opened.source}: {name[:200]!r} belongs to no scheme that we know")
         path = where.real(f"{base}/{rest}")

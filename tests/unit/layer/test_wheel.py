@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from envbuilder.layer.claims import Conflict, check_conflicts
 from envbuilder.layer.prefix import prefix_claims
 from envbuilder.layer.scripts import BadEntryPoint
 from envbuilder.layer.wheel import BadWheel, wheel_claims, wheel_entries
@@ -205,17 +206,32 @@ METADATA = b"Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n"
 WHEEL = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def test_claims_name_the_paths_and_bytes_of_the_entries_without_reading_them(tmp_path, tree):
-    data = make_wheel("pkg", files={"pkg/a.py": b"a", "{data}/scripts/run": b"#!python\nx"}, executable=["pkg/a.py"])
-    claims = wheel_claims(store_file(tmp_path, data), locked_wheel("pkg", data), python=PYTHON)
-    found = tree(data)
+@pytest.fixture
+def claims(tmp_path):
+    return lambda name, data: wheel_claims(store_file(tmp_path, data), locked_wheel(name, data), python=PYTHON)
 
-    assert {path: (claim.digest.hex, claim.mode) for path, claim in claims.items()} == {
-        path: (hashlib.sha256(content(entry)).hexdigest(), stat.S_IMODE(entry.mode))
-        for path, entry in found.items()
-        if not path.endswith("/RECORD")
+
+def test_claims_name_the_paths_and_bytes_of_the_entries_without_reading_them(claims, tree):
+    data = make_wheel("pkg", files={"pkg/a.py": b"a", "{data}/scripts/run": b"#!python\nx"}, executable=["pkg/a.py"])
+    found, claimed = tree(data, compiler=Upper()), claims("pkg", data)
+
+    assert claimed.keys() == found.keys()
+    assert {path: (claim.digest.hex, claim.mode) for path, claim in claimed.items() if "a.py" in path} == {
+        f"{SITE}/pkg/a.py": (hashlib.sha256(b"a").hexdigest(), 0o755)
     }
-    assert not claims.keys() & prefix_claims("opt/env", PYTHON).keys()
+    assert claimed["opt/env/bin/run"].digest.hex == hashlib.sha256(content(found["opt/env/bin/run"])).hexdigest()
+    assert not claimed.keys() & prefix_claims("opt/env", PYTHON).keys()
+
+
+@pytest.mark.parametrize(
+    "path", ["pkg/a.py", "pkg-1.0.dist-info/RECORD", "pkg/__pycache__/a.cpython-313.pyc", "pkg/a.py/x", "pkg"]
+)
+def test_no_wheel_may_take_what_is_anothers(claims, path):
+    victim = make_wheel("pkg", files={"pkg/a.py": b"a"})
+    other = make_wheel("other", files={f"{{data}}/data/lib/python3.13/site-packages/{path}": b"mine"})
+
+    with pytest.raises(Conflict, match=r"pkg.* and other|in other.* in pkg|in pkg.* in other"):
+        check_conflicts([("pkg", claims("pkg", victim)), ("other", claims("other", other))])
 
 
 @pytest.mark.parametrize(
