@@ -132,7 +132,7 @@ def _comment(size: int) -> bytes:
     return digits + b" comment=" + b" " * (size - len(digits) - 10) + b"\n"
 
 
-def _ustar(  # noqa: PLR0917 -- the fields of ustar, in its order
+def _ustar(
     name: bytes, mode: int, uid: int, gid: int, size: int, kind: bytes, link: bytes, device: tuple[int, int]
 ) -> bytes:
     before = b"%s%07o\0%07o\0%07o\0%011o\0%011o\0" % (name.ljust(100, b"\0"), mode, uid, gid, size, SOURCE_EPOCH_S)
