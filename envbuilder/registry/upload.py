@@ -50,8 +50,9 @@ class Upload:
         attempt, waited_s = 0, 0.0
         while True:
             attempt += 1
+            # What goes wrong here was tried again already, and nothing is to be cancelled.
+            location = location or self._start()
             try:
-                location = location or self._start()
                 self._put(location, what, body)
                 return
             except _UNCERTAIN as error:

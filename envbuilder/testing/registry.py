@@ -12,6 +12,7 @@ import contextlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,13 +43,15 @@ class Request:
 class Reply:
     """What goes out. ``cut_at``: bytes of the body after which the connection is reset.
 
-    ``endless`` repeats the body for as long as the client reads, without a length.
+    ``drip_s``: seconds between two bytes of the body. ``endless`` repeats the body for as long as
+    the client reads, without a length.
     """
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     body: bytes = field(default=b"", repr=False)
     cut_at: int | None = None
+    drip_s: float = 0.0
     endless: bool = False
 
 
@@ -71,6 +74,11 @@ def redirect(url: str, status: int = 307) -> Fault:
 def cut(at: int) -> Fault:
     """Reset the connection after ``at`` bytes of the body."""
     return lambda _request, reply: replace(reply, cut_at=at)
+
+
+def drip(seconds: float) -> Fault:
+    """A body that comes a byte at a time."""
+    return lambda _request, reply: replace(reply, drip_s=seconds)
 
 
 def body(change: Callable[[bytes], bytes]) -> Fault:
@@ -310,7 +318,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             while True:
                 self.wfile.write(reply.body)
-        if reply.cut_at is not None:
+        if reply.drip_s:
+            for byte in reply.body:
+                self.wfile.write(bytes([byte]))
+                self.wfile.flush()
+                time.sleep(reply.drip_s)
+        elif reply.cut_at is not None:
             self.wfile.write(reply.body[: reply.cut_at])
             self.close_connection = True
         else:

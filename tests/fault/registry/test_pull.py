@@ -6,11 +6,12 @@ import pytest
 from envbuilder.digest import Digest, DigestMismatch, InvalidJson, describe
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index
+from envbuilder.registry import answer
 from envbuilder.registry.errors import BadAnswer, RateLimited, RegistryDown
 from envbuilder.store.copy import GraphTooLarge, copy_plan
 from envbuilder.store.memory import MemoryTarget
 from envbuilder.store.target import NotFound, ShortRange
-from envbuilder.testing.registry import body, cut, endless, header, refuse
+from envbuilder.testing.registry import body, cut, drip, endless, header, refuse
 
 BLOB = bytes(range(256)) * 2000
 
@@ -224,6 +225,15 @@ def test_a_giant_manifest_is_not_read_to_its_end(world, fault):
     world.registry.fault("GET", "/manifests/", fault)
 
     with pytest.raises(BadAnswer, match="at most 4194304 bytes"):
+        world.target.lookup("v1")
+
+
+def test_a_manifest_that_comes_a_byte_at_a_time_is_not_waited_for(world, monkeypatch):
+    monkeypatch.setattr(answer, "_DOCUMENT_TIMEOUT_S", 0.05)
+    world.registry.add_manifest("a/b", "v1", world.manifest(), media_types.OCI_MANIFEST)
+    world.registry.fault("GET", "/manifests/", drip(0.01))
+
+    with pytest.raises(RegistryDown, match="no whole answer"):
         world.target.lookup("v1")
 
 

@@ -6,6 +6,7 @@ from envbuilder.digest import DigestMismatch, describe
 from envbuilder.errors import UnavailableError
 from envbuilder.oci import media_types
 from envbuilder.registry.errors import BadAnswer, Denied, ForbiddenAddress, RegistryDown, Rejected
+from envbuilder.store.target import NotFound
 from envbuilder.testing.registry import FakeRegistry, Reply, header, redirect, refuse
 
 BLOB = bytes(range(256)) * 400
@@ -93,6 +94,14 @@ def test_an_upload_that_is_refused_for_good_is_not_repeated(world, status, code,
     assert len(world.registry.seen("PUT")) == 1
     assert caught.value.hint
     assert methods(world)[-1] == "DELETE"
+
+
+def test_a_repository_that_does_not_exist_is_said_at_once(world):
+    world.registry.fault("POST", "/uploads/", refuse(404, "NAME_UNKNOWN", "repository name not known to registry"))
+
+    with pytest.raises(NotFound, match="NAME_UNKNOWN: repository name not known"):
+        world.push(BLOB)
+    assert methods(world) == ["HEAD", "POST"]
 
 
 def test_content_that_is_not_what_was_promised_is_cancelled(world):
