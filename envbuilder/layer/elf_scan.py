@@ -38,16 +38,14 @@ class ElfScan:
         self._sparse = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         #: Ranges that are copied whole by the end of the stream.
         self._taken = [(0, min(_MAX_RANGE, size))]
-        self._headers_seen = False
 
     def feed(self, block: bytes) -> None:
         """Take the next bytes of the object."""
         start = self._at
         self._at += len(block)
         self._copy(block, start, self._taken)
-        if not self._headers_seen and self._at >= self._taken[0][1]:
-            self._headers_seen = True
-            # What the headers name may lie in this very block, and what that names too.
+        if any(start < end <= self._at for _, end in self._taken):
+            # A range is whole: what it names may lie in this very block, and what that names too.
             while found := [wanted for wanted in self._missing() if wanted[0] >= start]:
                 self._copy(block, start, found)
                 self._taken += found
@@ -95,21 +93,24 @@ class ElfScan:
         (phoff,) = struct.unpack_from("<Q", data, 32)
         (phnum,) = struct.unpack_from("<H", data, 56)
         table = self._clip(phoff, phnum * _PHDR_SIZE)
-        ranges, loads = [table], []
-        for index in range((table[1] - table[0]) // _PHDR_SIZE):
-            kind, _, offset, vaddr, _, size = struct.unpack_from("<IIQQQQ", data, table[0] + index * _PHDR_SIZE)
-            if kind == _PT_LOAD:
-                loads.append((vaddr, offset, size))
-            elif kind == _PT_DYNAMIC:
-                start, end = self._clip(offset, size)
-                ranges.append((start, end))
-                tags = dict(struct.iter_unpack("<QQ", data[start : end - (end - start) % _DYN_SIZE]))
-                if _DT_STRTAB in tags and _DT_SONAME in tags:
-                    ranges += [
-                        self._clip(offset + tags[_DT_STRTAB] - vaddr + tags[_DT_SONAME], _NAME_SIZE)
-                        for vaddr, offset, size in loads
-                        if vaddr <= tags[_DT_STRTAB] < vaddr + size
-                    ]
+        headers = [
+            struct.unpack_from("<IIQQQQ", data, table[0] + index * _PHDR_SIZE)
+            for index in range((table[1] - table[0]) // _PHDR_SIZE)
+        ]
+        ranges = [table]
+        for kind, _, at, _, _, size in headers:
+            if kind != _PT_DYNAMIC:
+                continue
+            start, end = self._clip(at, size)
+            ranges.append((start, end))
+            tags = dict(struct.iter_unpack("<QQ", data[start : end - (end - start) % _DYN_SIZE]))
+            if _DT_STRTAB in tags and _DT_SONAME in tags:
+                # patchelf puts the segment with the strings last, behind PT_DYNAMIC.
+                ranges += [
+                    self._clip(offset + tags[_DT_STRTAB] - vaddr + tags[_DT_SONAME], _NAME_SIZE)
+                    for load, _, offset, vaddr, _, filesz in headers
+                    if load == _PT_LOAD and vaddr <= tags[_DT_STRTAB] < vaddr + filesz
+                ]
         return ranges
 
     def _clip(self, start: int, size: int) -> tuple[int, int]:

@@ -25,6 +25,15 @@ def shared_object(*, headers=64, dynamic=SIZE - 4096, strings=SIZE - 2000, size=
     return bytes(data)
 
 
+def with_segment_last(data, *, headers=64, strings):
+    """``data`` as patchelf leaves it: the segment that holds the strings comes behind PT_DYNAMIC."""
+    load, dynamic = data[headers : headers + 56], data[headers + 56 : headers + 112]
+    short = struct.pack("<IIQQQQQQ", 1, 4, 0, 0x1000, 0x1000, strings, strings, 4096)
+    moved = struct.pack("<IIQQQQQQ", 1, 4, strings, 0x1000 + strings, 0x1000 + strings, 500, 500, 4096)
+    assert load[:4] == b"\1\0\0\0"
+    return data[:56] + struct.pack("<H", 3) + data[58:headers] + short + dynamic + moved + data[headers + 168 :]
+
+
 def scanned(data, piece=1 << 20):
     opened = []
 
@@ -69,6 +78,15 @@ def test_a_scan_says_what_inspecting_all_bytes_says(places, passes, piece):
     assert info == inspect_elf(data)
     assert info.soname == "libbig.so.7"
     assert opened <= passes
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 10_007])
+def test_the_strings_may_lie_in_a_segment_behind_the_dynamic_one(piece):
+    data = with_segment_last(shared_object(dynamic=1 << 20), strings=SIZE - 2000)
+    info, _ = scanned(data, piece)
+
+    assert info == inspect_elf(data)
+    assert info.soname == "libbig.so.7"
 
 
 @pytest.mark.parametrize(
