@@ -94,7 +94,8 @@ def measured(
         process.stdout.close()
         sampler.stop()
     if process.returncode:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        said = log.read_text(errors="replace").rpartition("\n$ ")[2].partition("\n")[2]
+        tail = "\n".join(said.splitlines()[-15:])
         raise Failed(
             f"exit status {process.returncode} of: {' '.join(words)}\n{tail}\n{stdout.decode(errors='replace')[-500:]}"
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import resource
+import tempfile
 from pathlib import Path
+from types import TracebackType
 
 from measure import Cost, measured
-from scratch import Bench, need, tool
+from scratch import Bench, need, remove, tool
 
 #: podman asks for a million open files and as many processes as the kernel allows, and runc refuses what is
 #: over the host's own limits without CAP_SYS_RESOURCE: ask for what any host has.
@@ -20,10 +22,21 @@ class Podman:
     def __init__(self, bench: Bench) -> None:
         need("podman", "runc", "conmon")
         self._bench = bench
-        folder = bench.folder("podman")
-        self._words: list[str | Path] = [tool("podman"), "--root", folder / "root", "--runroot", folder / "run"]
+        # podman refuses a runroot of more than 50 characters.
+        self._run = Path(tempfile.mkdtemp(prefix="podman-"))
+        self._root = bench.folder("podman")
+        self._words: list[str | Path] = [tool("podman"), "--root", self._root, "--runroot", self._run]
         self._words += ["--storage-driver", "overlay", "--runtime", tool("runc")]
         self._words += ["--cgroup-manager", "cgroupfs", "--events-backend", "none"]
+
+    def __enter__(self) -> Podman:  # noqa: PYI034  typing.Self is of Python 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remove(self._root)
+        remove(self._run)
 
     def pull(self, reference: str) -> Cost:
         return measured([*self._words, "pull", "-q", "--tls-verify=false", reference], log=self._bench.log)
