@@ -7,13 +7,11 @@ measured time. The peers' uv has every wheel unpacked in its cache; ours starts 
 
 from __future__ import annotations
 
-import shutil
-
-from contents import contents
+from contents import contents, fetch
 from measure import Cost
 from peer_buildah import Buildah
 from peer_handmade import Handmade
-from product import artefact_cache, build_to, envbuilder
+from product import artefact_cache, build_to
 from record import Outcome, Target
 from scratch import Bench, need_root, need_space, remove
 from servers import Registry, registry
@@ -27,10 +25,8 @@ _MEMORY_MB = 1000
 def run(bench: Bench) -> Outcome:
     need_root()
     need_space(bench.work, SPACE.get(bench.env, SPACE["ai"]))
-    # Not measured: fills the artefact cache, ours and the peers' input.
-    envbuilder("build", bench.env, "--quiet", "--store", bench.work / "store", log=bench.log)
-    shutil.rmtree(bench.work / "store")
-    made = contents(bench, artefact_cache())
+    fetch(bench)
+    made = contents(bench)
     columns: dict[str, dict[str, float | str]] = {}
     costs: dict[str, Cost] = {}
 

@@ -10,10 +10,10 @@ import re
 import shutil
 from pathlib import Path
 
-from contents import contents
+from contents import contents, fetch
 from measure import Cost
 from peer_handmade import Handmade
-from product import artefact_cache, build_to, envbuilder, lock_file, result
+from product import build_to, envbuilder, lock_file, result
 from record import PROJECT, Outcome, Target
 from scratch import Bench, Unavailable, need_root, need_space, remove
 from servers import registry
@@ -34,6 +34,7 @@ def run(bench: Bench) -> Outcome:
     project = bench.folder("project")
     for name in ("images", "lockfiles"):
         shutil.copytree(PROJECT / name, project / name)
+    fetch(bench)
     newest = _version(lock_file(bench.env), package)
     declaration = project / "images" / bench.env / "env.toml"
     original = declaration.read_text()
@@ -86,7 +87,7 @@ def run(bench: Bench) -> Outcome:
 
 
 def _by_hand(bench: Bench) -> tuple[Cost, float]:
-    made = contents(bench, artefact_cache())
+    made = contents(bench)
     with registry(bench.folder("registry")) as at:
         peer = Handmade(bench, made, at)
         base = at.stored()

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from measure import measured
-from product import lock_file
+from product import artefact_cache, envbuilder, lock_file
 from scratch import Bench, Unavailable, need, need_root, remove, tool
 
 from envbuilder.lock.codec import load
-from envbuilder.lock.model import Deb, Lock, Wheel
+from envbuilder.lock.model import Artifact, Deb, Lock
 
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
@@ -63,21 +63,21 @@ class Contents:
         return [tool("unshare"), "--mount", "/bin/sh", "-ec", "\n".join(script)]
 
 
-def contents(bench: Bench, artefacts: Path, file: Path | None = None) -> Contents:
-    """What is needed to make ``bench.env``, or what another lock ``file`` of it says; makes what is missing.
+def contents(bench: Bench) -> Contents:
+    """What is needed to make ``bench.env``; makes what is missing.
 
     Raises:
         Unavailable: a wheel of the lock is not in the artefact cache, or a tool is missing.
     """
     need_root()
     need("mmdebstrap", "unshare", "tar", "gpgv")
-    text = (file or lock_file(bench.env)).read_bytes()
+    text = lock_file(bench.env).read_bytes()
     lock = load(text, source=bench.env)
     wheels = bench.kept / f"wheels-{bench.env}-{hashlib.sha256(text).hexdigest()[:12]}"
     if not (wheels / "requirements.txt").exists():
         remove(wheels)
         wheels.mkdir(parents=True)
-        known = _files_by_digest(artefacts, lock.wheels)
+        known = _files_by_digest(artefact_cache(), lock.wheels)
         for wheel in lock.wheels:
             _link(known[wheel.digest.hex], wheels / wheel.file)
         (wheels / "requirements.txt").write_text("".join(f"{one.name}=={one.version}\n" for one in lock.wheels))
@@ -93,9 +93,19 @@ def contents(bench: Bench, artefacts: Path, file: Path | None = None) -> Content
     return made
 
 
-def _files_by_digest(artefacts: Path, wheels: Iterable[Wheel]) -> dict[str, Path]:
-    """Where the artefact cache has each wheel: by the digest in the file's path, whatever the folders."""
-    wanted = {wheel.digest.hex: wheel.name for wheel in wheels}
+def fetch(bench: Bench) -> None:
+    """Bring what is missing of the locked wheels and debs into the artefact cache, by a build that is thrown away."""
+    lock = load(lock_file(bench.env).read_bytes(), source=bench.env)
+    try:
+        _files_by_digest(artefact_cache(), (*lock.wheels, *lock.debs))
+    except Unavailable:
+        envbuilder("build", bench.env, "--quiet", "--store", bench.folder("fetch"), log=bench.log)
+        remove(bench.work / "fetch")
+
+
+def _files_by_digest(artefacts: Path, wanted_files: Iterable[Artifact]) -> dict[str, Path]:
+    """Where the artefact cache has each file: by the digest in the file's path, whatever the folders."""
+    wanted = {artifact.digest.hex: artifact.name for artifact in wanted_files}
     found: dict[str, Path] = {}
     for folder, _, names in os.walk(artefacts):
         for name in names:
@@ -103,7 +113,7 @@ def _files_by_digest(artefacts: Path, wheels: Iterable[Wheel]) -> dict[str, Path
             found.update({part: path for part in (name, path.stem, path.parent.name) if part in wanted})
     if missing := [name for digest, name in wanted.items() if digest not in found]:
         raise Unavailable(
-            f"the artefact cache {artefacts} lacks {len(missing)} of {len(wanted)} wheels ({missing[0]}, ...): "
+            f"the artefact cache {artefacts} lacks {len(missing)} of {len(wanted)} files ({missing[0]}, ...): "
             "build the environment once with envbuilder build"
         )
     return found
