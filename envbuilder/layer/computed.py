@@ -5,13 +5,13 @@ It reads the locked packages and the paths of the layers below, and runs nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from envbuilder.layer import cuda_links, ldcache
 from envbuilder.layer.debian import certificates, pam, shells, users
-from envbuilder.layer.debian.alternatives import Alternative, alternative_entries, alternatives_in
+from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in
 from envbuilder.layer.debian.dpkg import dpkg_entries
-from envbuilder.layer.debian.effects import Account, Copy, Divert, Effect, Own, effect_entries
+from envbuilder.layer.debian.effects import Account, Alternative, Copy, Divert, Effect, Own, effect_entries
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
 from envbuilder.layer.debian.overlaps import check_overlaps
@@ -79,7 +79,7 @@ def _system_entries(
         yield from users.account_entries(known, shadow="passwd" in system.controls)
         for effect in every:
             yield from effect_entries(effect, system, known.uids, known.gids)
-    yield from alternative_entries(_alternatives(system, allow), system)
+    yield from alternative_entries(_alternatives(system, effects, allow), system)
     parts: tuple[tuple[str, Callable[[System], Iterable[Entry]]], ...] = (
         ("debianutils", shells.shell_entries),
         ("libpam-runtime", pam.pam_entries),
@@ -95,10 +95,13 @@ def _system_entries(
     yield file("etc/machine-id", b"")  # empty: each running system has one of its own (machine-id(5))
 
 
-def _alternatives(system: System, allow: frozenset[str]) -> Iterator[Alternative]:
+def _alternatives(
+    system: System, effects: Mapping[str, Sequence[Effect]], allow: frozenset[str]
+) -> Iterator[Alternative]:
     for name in sorted(system.controls.keys() - allow):
-        control = system.controls[name]
-        yield from alternatives_in(control.script("postinst"), source=f"{name}: postinst")
+        reviewed = [effect for effect in effects.get(name, ()) if isinstance(effect, Alternative)]
+        script = system.controls[name].script("postinst")
+        yield from reviewed or alternatives_in(script, source=f"{name}: postinst")
 
 
 def _loader_entries(system: System, site_packages: str) -> Iterator[Entry]:

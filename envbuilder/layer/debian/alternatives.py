@@ -8,33 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from envbuilder.layer.deb import merged
 from envbuilder.layer.debian.ar import BadDeb
+from envbuilder.layer.debian.effects import Alternative, Slave
 from envbuilder.layer.debian.system import System
 from envbuilder.layer.tree import Entry, file, symlink
 from envbuilder.paths import entry_path, file_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slave:
-    """A link that follows its master's choice."""
-
-    link: str
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """One choice for the master link ``link``; paths are absolute, as the script gives them."""
-
-    link: str
-    name: str
-    path: str
-    priority: int
-    slaves: tuple[Slave, ...] = ()
 
 
 def alternatives_in(script: str, *, source: str) -> Iterator[Alternative]:

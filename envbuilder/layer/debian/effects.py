@@ -79,7 +79,30 @@ class Own:
     override: bool = False
 
 
-Effect: TypeAlias = Copy | Make | Write | Link | Divert | Account | Own
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slave:
+    """A link that follows its master's choice."""
+
+    link: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One choice for the master link ``link``; paths are absolute, as the script gives them.
+
+    Only scripts that compute their choices need it in the table: literal ones are read.
+    """
+
+    link: str
+    name: str
+    path: str
+    priority: int
+    slaves: tuple[Slave, ...] = ()
+
+
+Effect: TypeAlias = Copy | Make | Write | Link | Divert | Account | Own | Alternative
 
 
 def effect_entries(effect: Effect, system: System, uids: Mapping[str, int], gids: Mapping[str, int]) -> Iterator[Entry]:
@@ -100,5 +123,5 @@ def effect_entries(effect: Effect, system: System, uids: Mapping[str, int], gids
         case Own(path, mode, user, group):
             owned = replace(file(path, system.read(path)), mode=FILE | mode)
             yield replace(owned, uid=uids[user], gid=gids[group])
-        case Divert() | Account():
-            return  # they are lines of tables that dpkg.py and users.py write
+        case Divert() | Account() | Alternative():
+            return  # they are lines of tables that dpkg.py, users.py and alternatives.py write

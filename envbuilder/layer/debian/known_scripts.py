@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envbuilder.layer.debian.effects import Account, Copy, Divert, Effect, Link, Make, Own, Write
+from envbuilder.layer.debian.effects import Account, Alternative, Copy, Divert, Effect, Link, Make, Own, Slave, Write
 
 #: Part of the recipe of the computed layer: raise it when an effect changes.
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,9 @@ class Reviewed:
     effects: tuple[Effect, ...] = ()
     lacks: str = ""
 
+
+#: Of xz-utils: tools that LZMA Utils had under names with lz.
+_XZ_TOOLS = ("cat", "more", "less", "diff", "cmp", "grep", "egrep", "fgrep")
 
 #: Package -> review; scripts of Debian 13 (trixie).
 REVIEWED: Mapping[str, Reviewed] = {
@@ -76,6 +79,12 @@ REVIEWED: Mapping[str, Reviewed] = {
     "ca-certificates": Reviewed(
         scripts=("758dd54fec13e11351f86a811905fafe",), effects=(Make("usr/local/share/ca-certificates"),)
     ),
+    "comerr-dev": Reviewed(
+        scripts=(
+            "c488730073090a7edcb65b37b4333fde",
+            "e72a0bdf46d33c327506a35f72625423",
+        )
+    ),
     "cpp": Reviewed(scripts=("c947c3fc1f389ecea515109846647392",)),
     "dash": Reviewed(
         scripts=(
@@ -116,9 +125,27 @@ REVIEWED: Mapping[str, Reviewed] = {
             Make("usr/local/share/fonts"),
         ),
     ),
+    "fuse3": Reviewed(
+        scripts=(
+            "dcebbc914d179267ee058d97fa555120",
+            "fd87dd1772410e748d337593b397ffaa",
+        ),
+        effects=(Own("usr/bin/fusermount3", 0o4755),),
+    ),
     "g++": Reviewed(scripts=("18a7fd02747a69f01a2a9ecd316b615a",)),
     "gcc": Reviewed(scripts=("a9ab551e11acf135650038201d852321",)),
+    "gfortran": Reviewed(scripts=("2cdd469ae397cd9d57e974883f27e5a9",)),
     "git": Reviewed(scripts=("06637c861c1bd57e8052ee0056e8a4c6",)),
+    "git-lfs": Reviewed(
+        scripts=("40b7f8b56e8d775deff13d3da4a96d22",),
+        effects=(
+            Write(
+                "etc/gitconfig",
+                '[filter "lfs"]\n\tclean = git-lfs clean -- %f\n\tsmudge = git-lfs smudge -- %f\n'
+                "\tprocess = git-lfs filter-process\n\trequired = true\n",
+            ),
+        ),
+    ),
     "gzip": Reviewed(
         scripts=(
             "3b33e43d03a51fd4027f6d086b79434d",
@@ -126,6 +153,7 @@ REVIEWED: Mapping[str, Reviewed] = {
         )
     ),
     "init-system-helpers": Reviewed(scripts=("e1131031c2950a62ae0d00b820c39006",)),
+    "iperf3": Reviewed(scripts=("8a2ccc9e7d27efa963d776c79e763455",), effects=(Account("iperf3", user=True),)),
     "iproute2": Reviewed(scripts=("2c74f65c80b9e23c6eb3844da19886f3",)),
     "kmod": Reviewed(
         scripts=("2ddafe275396a8f6a14d7b3793673b6f",),
@@ -177,6 +205,7 @@ REVIEWED: Mapping[str, Reviewed] = {
             "705a53a053a76a19c950003cba2935eb",
         )
     ),
+    "libopenblas0-pthread": Reviewed(scripts=("87c2a64e3210a3a6c90032cf71e2a482",)),
     "libpam-modules": Reviewed(
         scripts=(
             "0d0bddab86e0ae1b777725cd1d2c5638",
@@ -209,6 +238,9 @@ REVIEWED: Mapping[str, Reviewed] = {
             ),
         ),
     ),
+    "libwtmpdb0": Reviewed(
+        scripts=("bf4fa27174644bf2c068a76cf0b2e461",), effects=(Link("var/lib/wtmpdb/wtmp.db", "../../log/wtmp.db"),)
+    ),
     "locales": Reviewed(
         scripts=("c2c43ca5106e4d4d1bae2a0d8933aa07",),
         effects=(
@@ -238,6 +270,8 @@ REVIEWED: Mapping[str, Reviewed] = {
             Write("etc/networks", "default\t\t0.0.0.0\nloopback\t127.0.0.0\nlink-local\t169.254.0.0\n\n"),
         ),
     ),
+    "netcat-openbsd": Reviewed(scripts=("a59d38887a2e5a299ff94ecdf689f78f",)),
+    "nodejs": Reviewed(scripts=("9e73bc7e384f081fe4e9e6ebaf713951",)),
     "openmpi-bin": Reviewed(scripts=("2fe15dde58b3afc4b4d757f48874411c",)),
     "openssh-client": Reviewed(
         scripts=("4b52b61ecaea4f49d17f2608a32e61bc",),
@@ -247,6 +281,13 @@ REVIEWED: Mapping[str, Reviewed] = {
         ),
     ),
     "openssl": Reviewed(scripts=("9fb8c4464c9734444f0ab475bc64ee3d",)),
+    "parallel": Reviewed(
+        scripts=("c2301746756521346c3383769b0f4d7b",),
+        effects=(
+            Divert("/usr/bin/parallel", "/usr/bin/parallel.moreutils"),
+            Divert("/usr/share/man/man1/parallel.1.gz", "/usr/share/man/man1/parallel.moreutils.1.gz"),
+        ),
+    ),
     "passwd": Reviewed(scripts=("ceeea4fa24b97730a8185db46360dfab",)),
     "pciutils": Reviewed(
         scripts=(
@@ -303,9 +344,61 @@ REVIEWED: Mapping[str, Reviewed] = {
         effects=(Own("etc/sudoers", 0o440),),
     ),
     "tar": Reviewed(scripts=("86fce60d7fb2f52f5c84b3da8ffec596",)),
+    "tcpdump": Reviewed(scripts=("c05b2b59ab515b1c6a4dca341ade88bd",), effects=(Account("tcpdump", user=True),)),
     "tzdata": Reviewed(
         scripts=("b2300bb7f4afc30e912a34f9f71e38fa",), effects=(Link("etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),)
     ),
+    "ucf": Reviewed(
+        scripts=(
+            "d80a578b10f94f28890fd35910976017",
+            "22a7dd0552878726ba0a099a91f72e4b",
+        ),
+        effects=(
+            Write("var/lib/ucf/hashfile"),
+            Write("var/lib/ucf/registry"),
+        ),
+    ),
     "util-linux": Reviewed(scripts=("e31a761ad7aca9502cbbabefd55ee456",)),
+    "vim-runtime": Reviewed(
+        scripts=(
+            "ae270f7e62ca310c490d8600ead3bf0b",
+            "eb5c11a887f36a5f76c34eb81aff6d43",
+        ),
+        effects=(
+            *(
+                Divert(f"/usr/share/vim/vim91/doc/{name}", f"/usr/share/vim/vim91/doc/{name}.vim-tiny")
+                for name in ("help.txt", "tags")
+            ),
+        ),
+    ),
     "x11-common": Reviewed(scripts=("ee1c858241be7a9dd62f58b0fb19a1eb",)),
+    "xz-utils": Reviewed(
+        scripts=("f81ad3944b31e7d4affe3e6f94ebe5a4",),
+        effects=(
+            Alternative(
+                link="/usr/bin/lzma",
+                name="lzma",
+                path="/usr/bin/xz",
+                priority=20,
+                slaves=tuple(
+                    Slave(link=f"{directory}/{old}{end}", name=f"{old}{end}", path=f"{directory}/{new}{end}")
+                    for directory, end in (("/usr/share/man/man1", ".1.gz"), ("/usr/bin", ""))
+                    for old, new in (
+                        ("lzma", "xz"),
+                        ("unlzma", "unxz"),
+                        *((f"lz{tool}", f"xz{tool}") for tool in _XZ_TOOLS),
+                    )
+                    if old + end != "lzma"
+                ),
+            ),
+        ),
+    ),
+    "zsh": Reviewed(scripts=("4543cb140f6e65845205bcef3e24cd08",)),
+    "zsh-common": Reviewed(
+        scripts=("ebd6dc73ddb7c3250f3ee4ba064271e6",),
+        effects=(
+            Make("usr/local/share/zsh"),
+            Make("usr/local/share/zsh/site-functions"),
+        ),
+    ),
 }

@@ -1,7 +1,8 @@
 import pytest
 
-from envbuilder.layer.debian.alternatives import Alternative, Slave, alternative_entries, alternatives_in
+from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in
 from envbuilder.layer.debian.ar import BadDeb
+from envbuilder.layer.debian.effects import Alternative, Slave
 from envbuilder.paths import UnsafePath
 
 MAWK = """\

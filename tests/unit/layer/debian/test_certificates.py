@@ -51,7 +51,9 @@ def test_names_are_made_safe_as_update_ca_certificates_does():
     assert "etc/ssl/certs/A_=b=__c.pem" in found
 
 
-@pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x82\xff\xff\x00", b"\x30\x03\x30\x01\x00", b"\x30\x84", b"\x30\x02\x30\x00"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x30", b"\x30\x82\xff\xff\x00", b"\x30\x03\x30\x01\x00", b"\x30\x84", b"\x30\x02\x30\x00"]
+)
 def test_what_is_no_certificate_is_refused(data):
     with pytest.raises(BadDeb, match="not a certificate"):
         subject_hash(data, source="x")
