@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.digest import Digest, canonical_json
-from envbuilder.errors import SpecError
+from envbuilder.errors import HostError, SpecError
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.pyc import LocalInterpreter
 from envbuilder.layer.tree import Entry
@@ -35,6 +35,10 @@ class NoInterpreter(SpecError):
     """A lock holds no Debian package with the interpreter that it names."""
 
     hint = "Add python3.X-minimal of the environment's Python to [base] packages, then lock again."
+
+
+class CannotUnpack(HostError):
+    """The cache cannot take the interpreter: a full or read-only disk, or missing rights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +86,19 @@ def unpack_interpreter(
     Processes may race: the directory appears whole, by a rename.
 
     Raises:
-        as ``artifacts.file`` and ``deb_entries``; OSError: ``cache`` cannot be written.
+        as ``artifacts.file`` and ``deb_entries``; CannotUnpack: ``cache`` cannot be written.
     """
     everything = (*packages.deciding, *packages.running)
     key = Digest.of(canonical_json([_FORMAT, [str(deb.digest) for deb in everything]]))
     root = cache / f"python{python.version}-{key.hex[:32]}"
     if not root.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".unpacking-") as scratch:
-            whole = Path(scratch) / "root"
-            whole.mkdir()
-            for deb in everything:
-                _unpack(deb_entries(artifacts.file(deb), deb), whole, deb.name)
-            _rename(whole, root)
+        entries = (entry for deb in everything for entry in deb_entries(artifacts.file(deb), deb))
+        try:
+            _unpack(entries, root)
+        except OSError as error:
+            raise CannotUnpack(
+                f"{root}: cannot unpack the interpreter: {error}", hint=f"Make {cache} writable, with 30 MB free."
+            ) from error
     libraries = root / "usr/lib" / platform.multiarch
     return LocalInterpreter(
         argv=(
@@ -110,13 +114,27 @@ def unpack_interpreter(
     )
 
 
-def _unpack(entries: Iterable[Entry], root: Path, source: str) -> None:
-    """Write files; links last, so that nothing is written through one; no owners, no special modes."""
+def _unpack(entries: Iterable[Entry], root: Path) -> None:
+    """Make ``root``, whole or not at all."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root.parent, prefix=".unpacking-") as scratch:
+        whole = Path(scratch) / "root"
+        whole.mkdir()
+        _write(entries, whole)
+        try:
+            whole.rename(root)
+        except OSError:
+            if not root.is_dir():  # else another process was first
+                raise
+
+
+def _write(entries: Iterable[Entry], root: Path) -> None:
+    """Write files; links after all of them, so that nothing is written through one. No owners, no setuid."""
     links: list[Entry] = []
     for entry in entries:
         if not entry.path.startswith(_NEEDED):
             continue
-        target = join_below(root, entry.path, source=source)
+        target = join_below(root, entry.path, source="interpreter")
         if entry.is_symlink or entry.link:
             links.append(entry)
         elif entry.is_file:
@@ -127,17 +145,9 @@ def _unpack(entries: Iterable[Entry], root: Path, source: str) -> None:
                     with entry.open() as stream:
                         shutil.copyfileobj(stream, out, 1 << 20)
     for entry in links:
-        target = join_below(root, entry.path, source=source)
+        target = join_below(root, entry.path, source="interpreter")
         target.parent.mkdir(parents=True, exist_ok=True)
         if entry.is_symlink:
             target.symlink_to(entry.link)
         else:
-            os.link(join_below(root, entry.link, source=source), target, follow_symlinks=False)
-
-
-def _rename(whole: Path, root: Path) -> None:
-    try:
-        whole.rename(root)
-    except OSError:
-        if not root.is_dir():
-            raise
+            os.link(join_below(root, entry.link, source="interpreter"), target, follow_symlinks=False)

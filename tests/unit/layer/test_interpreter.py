@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.layer.build import LocalFiles
-from envbuilder.layer.interpreter import NoInterpreter, interpreter_packages, unpack_interpreter
+from envbuilder.layer.interpreter import CannotUnpack, NoInterpreter, interpreter_packages, unpack_interpreter
 from envbuilder.layer.tree import Entry, symlink
 from envbuilder.lock.model import Interpreter
 from envbuilder.oci.platform import Platform
@@ -83,15 +83,31 @@ def test_a_lock_without_the_interpreter_is_refused(machine):
         interpreter_packages(debs, replace(PYTHON, version="3.14"))
 
 
-def test_links_are_made_last_and_nothing_is_written_through_them(machine, tmp_path):
+@pytest.mark.parametrize("package", NAMES)
+def test_links_are_made_last_and_nothing_is_written_through_them(machine, tmp_path, package):
     outside = tmp_path / "outside"
     outside.mkdir()
-    debs, artifacts = machine(symlink("usr/lib/evil", str(outside)), files={"usr/lib/evil/x": b"x"})
+    debs, artifacts = machine(symlink("usr/lib/evil", str(outside)))
+    data = make_deb(package, files={"usr/lib/evil/x": b"x"})
+    changed = locked_deb(package, data)
+    if package != NAMES[0]:
+        artifacts = LocalFiles({**artifacts.files, changed.digest: store_file(tmp_path, data)})
+        debs = [changed if deb.name == package else deb for deb in debs]
+    else:
+        debs, artifacts = machine(symlink("usr/lib/evil", str(outside)), files={"usr/lib/evil/x": b"x"})
 
-    with pytest.raises(OSError, match="usr/lib/evil"):
+    with pytest.raises(CannotUnpack, match="usr/lib/evil"):
         unpack(debs, artifacts, tmp_path / "cache")
     assert list(outside.iterdir()) == []
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(machine, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+
+    with pytest.raises(CannotUnpack, match="cache") as caught:
+        unpack(*machine(), tmp_path / "cache")
+    assert caught.value.exit_code == 5
 
 
 def test_climbing_paths_and_special_modes_do_not_reach_the_host(machine, tmp_path):
