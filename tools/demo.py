@@ -87,6 +87,7 @@ def main() -> None:
     if arguments.registry:
         reference = f"{arguments.registry}/env/{env}:{built['version']}"
         pushed = envbuilder("push", env, reference)
+        there = size(pushed["skipped_bytes"])
         rows.append(
             (
                 "bytes pushed",

@@ -19,9 +19,34 @@ from envbuilder.mount.run import RunOptions, run_image
 from envbuilder.store.files import write_whole
 
 
+class _Run(click.Command):
+    """Our options stand before or behind REF; from COMMAND on, or from ``--`` on, every word is the command's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with_value = {
+            name for each in self.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
+        }
+        options: list[str] = []
+        reference: list[str] = []
+        words = list(args)
+        while words:
+            word = words.pop(0)
+            if word == "--":
+                break
+            if word.startswith("-"):
+                options.append(word)
+                options += [words.pop(0)] if word in with_value and words else []
+            elif not reference:
+                reference.append(word)
+            else:
+                words.insert(0, word)
+                break
+        return super().parse_args(ctx, [*options, "--", *reference, *words])
+
+
 @click.command(
     name="run",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    cls=_Run,
     epilog='Example: envbuilder run ai -- python3 -c "import torch; print(torch.__version__)"',
 )
 @click.argument("reference", metavar="REF")
@@ -48,14 +73,13 @@ def command(
     gpus: str,
     dry_run: bool,
 ) -> Result:
-    """Start COMMAND in the image REF; what it reads is fetched as it reads. Options stand before REF or COMMAND.
+    """Start COMMAND in the image REF; what it reads is fetched as it reads.
 
     stdin, stdout, stderr, the terminal, signals and the exit status are the command's own. What it writes
     to the root file system is thrown away. GPUs are there when this host has a CDI specification for them.
     Nothing stays mounted, whatever happens.
     """
     begun_s = _process_started_s()
-    words = words[1:] if words[:1] == ("--",) else words
     source = open_source(app, reference)
     image = open_image(source.target, source.what, host_platform_of())
     if dry_run:

@@ -169,6 +169,7 @@ class Fetcher:
         self._background: Iterator[_Job] | None = None
         self._background_running = 0
         self._eager = False
+        self._passed_over = False  # whether the background round must be followed by another
         self._last_miss = 0.0
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -362,15 +363,17 @@ class Fetcher:
                     if job_or_none is not None:
                         self._background_running += 1
                         return job_or_none
-                    if all(blob.stored is not None for blob in self.blobs):
-                        self._background = None
+                    # A blob whose index was not here yet was passed over: it needs another round.
+                    self._background = self._rest() if self._passed_over else None
                 self._changed.wait(_QUIET_S if self._background is not None else None)
         return None
 
     def _rest(self) -> Iterator[_Job]:
         """Jobs for all that is missing, blob by blob. Advanced under the lock."""
+        self._passed_over = False
         for blob in self.blobs:
             if blob.stored is None or blob.index is None:
+                self._passed_over = True
                 self._queue(blob, -1, -1, _AHEAD)
                 continue
             chunk, end = 0, len(blob.index)
@@ -532,6 +535,7 @@ class Fetcher:
             waiting = any(job.waiters.values()) or bool(self._unplanned.get(job.blob.number) and job.first < 0)
             given_up = not waiting and (now >= unless_before or job.priority == _FOREGROUND)
             if given_up:
+                self._passed_over = True
                 for chunk in range(job.first, job.last + 1):
                     self._flights.pop((job.blob.number, chunk), None)
         for done in failed:
