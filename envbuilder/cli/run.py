@@ -94,6 +94,7 @@ def command(
         terminal=sys.stdin.isatty() and sys.stdout.isatty() and report is None,
         full=full,
         measure=report is not None,
+        runtime=app.settings.get("run.runtime"),
     )
     done = run_image(image, source.target, app.mount_settings(), options, begun_s=begun_s)
     value = {"pinned": source.pinned, "full": full, **done.to_json()}

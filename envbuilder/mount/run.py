@@ -51,6 +51,7 @@ class RunOptions:
     full: bool = False
     measure: bool = False
     cdi_directories: Sequence[Path] = CDI_DIRECTORIES
+    runtime: str = "auto"  # a name or a path; "auto" takes the first that works
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def run_image(
     """
     begun_s = time.monotonic() if begun_s is None else begun_s
     edits = _edits(options)
-    runtime = find_runtime(settings.state_dir)
+    runtime = find_runtime(settings.state_dir, options.runtime)
     with open_mount(
         image, source, settings, writable=True, full=options.full, private=True, progress=progress
     ) as mounted:

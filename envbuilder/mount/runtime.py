@@ -52,14 +52,14 @@ class RuntimeTried:
     why: str = ""
 
 
-def find_runtime(state_dir: Path, *, runner: Runner = run) -> Path:
-    """The first runtime that works.
+def find_runtime(state_dir: Path, wanted: str = "auto", *, runner: Runner = run) -> Path:
+    """The first runtime that works; with ``wanted``, a name or a path, that one only.
 
     Raises:
         NoRuntime: none does.
     """
     tried = []
-    for name in RUNTIMES:
+    for name in RUNTIMES if wanted == "auto" else (wanted,):
         result = try_runtime(name, state_dir, runner=runner)
         if result.works:
             return Path(result.path)
@@ -74,7 +74,7 @@ def try_runtime(name: str, state_dir: Path, *, runner: Runner = run) -> RuntimeT
         return RuntimeTried(name=name, path="", works=False, why="not installed")
     found = os.stat(path)  # noqa: PTH116 - a string
     key = f"{path} {found.st_size} {found.st_mtime_ns} {_BOOT_ID.read_text().strip()}"
-    kept = state_dir / f"runtime-{name}.json"
+    kept = state_dir / f"runtime-{Path(name).name}.json"
     with suppress(OSError, ValueError, TypeError):
         value = json.loads(kept.read_bytes())
         if value.pop("key") == key:

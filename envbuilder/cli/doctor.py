@@ -1,0 +1,109 @@
+"""``envbuilder doctor [REF]``: what this host can do, which settings hold, and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import click
+import zstandard
+
+from envbuilder.cli.app import App, common
+from envbuilder.cli.output import Result, human_size, table
+from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.errors import EnvbuilderError
+from envbuilder.lock.archives import known_archives
+from envbuilder.lock.download import without_credentials
+from envbuilder.lock.settings import read_python_indexes
+from envbuilder.mount.probe import Capability, chosen_mode, probe
+from envbuilder.resolve.resolver import resolve
+
+#: Programs that verbs start, and which; the container runtimes are tried by ``probe``.
+_PROGRAMS = {"apt-get": "lock (Debian packages)", "gpgv": "lock (archive signatures)"}
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+@click.command(name="doctor", epilog="Example: envbuilder doctor localhost:5000/env/ai:1")
+@click.argument("reference", metavar="[REF]", default="")
+@common
+def command(app: App, reference: str) -> Result:
+    """Say what this host can do, how an image would be mounted, and where each setting comes from.
+
+    With REF: also whether that image can be reached and how it would start. Nothing is changed.
+    """
+    settings = [
+        {"key": key, "value": without_credentials(setting.value), "source": setting.source}
+        for key, setting in sorted(app.settings.by_key.items())
+    ]
+    host = probe(app.mount_settings().state_dir)
+    tools = (*_programs(), *_sources(app))
+    mode = chosen_mode(host)
+    value: dict[str, Any] = {
+        "settings": settings,
+        "host": [each.to_json() for each in host],
+        "tools": [each.to_json() for each in tools],
+        "mount": mode or None,
+        "zstandard": zstandard.__version__,
+        "libzstd": ".".join(map(str, zstandard.ZSTD_VERSION)),
+    }
+    parts = [
+        table([("setting", "value", "from"), *((item["key"], item["value"], item["source"]) for item in settings)]),
+        table([("this host", "", "why"), *(_row(each) for each in host)]),
+        table([("needed by", "", "why"), *(_row(each) for each in tools)]),
+        f"mount: {_MODES[mode]}",
+    ]
+    ok = True
+    if reference:
+        image = _image(app, reference, mode)
+        ok = image.ok
+        value["image"] = image.to_json()
+        parts.append(f"{reference}: {image.why}")
+    return Result("\n\n".join(parts), value, exit_code=0 if ok else 4)
+
+
+_MODES = {
+    "erofs": "lazily, EROFS over files that our FUSE daemon serves",
+    "loop": "lazily, EROFS over loop devices (the kernel cannot mount EROFS from files: it is older than 6.12)",
+    "unpack": "by unpacking the whole image first (see above for what is missing)",
+    "": "not at all: mounting needs root",
+}
+
+
+def _row(each: Capability) -> tuple[str, str, str]:
+    return each.name, "yes" if each.ok else "no", each.why.replace("\n", " ")
+
+
+def _programs() -> list[Capability]:
+    found = []
+    for name, use in _PROGRAMS.items():
+        path = shutil.which(name)
+        found.append(Capability(name=use, ok=path is not None, why=path or f"{name} is not installed"))
+    there = os.path.exists(_KEYRING)  # noqa: PTH110  a string
+    why = _KEYRING if there else "apt-get install debian-archive-keyring"
+    return [*found, Capability(name="lock (archive keys)", ok=there, why=why)]
+
+
+def _sources(app: App) -> list[Capability]:
+    indexes = read_python_indexes(os.environ, app.settings.section("indexes")).all
+    archives = known_archives(app.settings.section("mirrors"))
+    found = {f"index {role}": url for role, url in indexes.items()}
+    found |= {f"archive {role}": url for role, url in archives.items()}
+    listed = [Capability(name=name, ok=True, why=without_credentials(url)) for name, url in found.items()]
+    if not archives:
+        listed.append(Capability(name="archive debian", ok=False, why="set mirrors.debian in envbuilder.toml"))
+    return listed
+
+
+def _image(app: App, reference: str, mode: str) -> Capability:
+    try:
+        source = open_source(app, reference)
+        found = resolve(source.target, source.what, host_platform_of(), asked=reference, pinned=source.pinned)
+    except EnvbuilderError as error:
+        return Capability(name=reference, ok=False, why=str(error))
+    how = _MODES[mode] if found.lazy else "by unpacking the whole image first: it has no EROFS manifest"
+    return Capability(
+        name=reference,
+        ok=bool(mode),
+        why=f"{found.pinned}, {human_size(found.size)} in {found.layers} layers; mounted {how}",
+    )
