@@ -5,7 +5,9 @@
     blobs/<sha256>/present.<boot id>  a byte a chunk: 1 = its data are in ``data`` (perhaps in memory only)
     blobs/<sha256>/durable            the same for chunks whose data are on disk
     blobs/<sha256>/complete           exists when every chunk is durable
-    blobs/<sha256>/lock               exclusive while the files are made, shared while in use
+    blobs/<sha256>/lock               flock held for moments, while the files are made or a map is written
+
+Who uses a blob holds a shared flock on its ``data``: what may be evicted is what can be locked exclusively.
 
 Data are durable before their mark is: ``present`` is believed only in the boot that wrote it, when
 the page cache still has what it says; after a power cut ``durable`` alone counts. A byte a chunk,
@@ -71,6 +73,16 @@ class ChunkStore:
         except OSError as error:
             raise StoreRefused(f"chunk store {folder}: {error.strerror}") from error
 
+    def hold(self, digest: Digest) -> int:
+        """A descriptor that keeps a complete blob from being evicted until it is closed.
+
+        Raises:
+            OSError: it is not here.
+        """
+        held = os.open(self.blob(digest) / "data", os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        return held
+
     def read_index(self, digest: Digest) -> bytes | None:
         """The stored chunk index of a blob, to be verified by the caller."""
         try:
@@ -96,8 +108,9 @@ class StoredBlob:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._data = self._open_data()
+            fcntl.flock(self._data, fcntl.LOCK_SH)
             self._present_file = self._open_present()
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         except BaseException:
             os.close(self._lock)
             raise
@@ -194,7 +207,7 @@ class StoredBlob:
                 _put(self.folder / "complete", b"")
             return True
         finally:
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Let go of the blob; what was not flushed is still believed until the next boot."""

@@ -51,6 +51,9 @@ _OVERFLOW_CHUNKS = 256
 #: A flush makes this many new chunks durable at once: an fdatasync a chunk would cost more than the fetch.
 _FLUSH_CHUNKS = 1024
 
+#: Seconds that requests in flight get at the end.
+_STOP_S = 1.0
+
 _FOREGROUND, _AHEAD, _BACKGROUND = 0, 1, 2
 Done = Callable[[OSError | None], None]
 
@@ -317,7 +320,14 @@ class Fetcher:
             self._unplanned.clear()
         for done in [*(waiter.done for waiter in waiting), *unplanned]:
             done(OSError(errno.EIO, "stopped"))
+        end = time.monotonic() + _STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
         self.flush()
+        if not any(thread.is_alive() for thread in self._threads):
+            for blob in self.blobs:
+                if blob.stored is not None:
+                    blob.stored.close()
 
     def flush(self) -> None:
         """Make durable what is here; a store that refuses costs only the next start's time."""

@@ -12,7 +12,6 @@ single-threaded, so that it can fork.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import select
@@ -126,7 +125,7 @@ class _Supervisor:
         for number, device in enumerate(serving.devices):
             # A complete blob is an ordinary file: the kernel reads it without us (and whatever becomes of us).
             if store.is_complete(device.blob.digest, device.size):
-                self._hold(store.blob(device.blob.digest) / "lock")
+                self._stores.append(store.hold(device.blob.digest))
                 devices.append(store.blob(device.blob.digest) / "data")
             else:
                 devices.append(self._folder.path / "blobs" / str(number))
@@ -149,13 +148,6 @@ class _Supervisor:
                 _log.info("%s: trying loop devices", error)
         self._mount_loop(metadata, devices, target)
         return "loop"
-
-    def _hold(self, lock: Path) -> None:
-        """Keep a blob from being evicted while the kernel reads it: its lock, shared."""
-        with suppress(OSError):
-            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-            fcntl.flock(held, fcntl.LOCK_SH)
-            self._stores.append(held)
 
     def _complete(self, store: ChunkStore, serving: Serving) -> bool:
         return all(store.is_complete(device.blob.digest, device.size) for device in serving.devices)

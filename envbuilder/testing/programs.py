@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from collections.abc import Iterable
@@ -32,5 +33,5 @@ def small_system(programs: Iterable[str]) -> tuple[Entry, ...]:
     system = [directory("tmp", 0o1777), file("etc/passwd", _PASSWD), file("etc/group", _GROUP)]
     for path in sorted(files):
         size = path.stat().st_size
-        system.append(Entry(path=str(path).lstrip("/"), mode=FILE | 0o755, size=size, open=partial(open, path, "rb")))
+        system.append(Entry(path=str(path).lstrip("/"), mode=FILE | 0o755, size=size, open=partial(io.FileIO, path)))
     return tuple(system)
