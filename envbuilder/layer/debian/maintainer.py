@@ -56,7 +56,7 @@ _MULTIARCH = re.compile(r"\b(x86_64|aarch64)-linux-gnu\b")
 class UnknownScript(SpecError):
     """Maintainer scripts that nobody has reviewed: their effects would be missing from the image."""
 
-    hint = "Choose another package, or allow the named packages if their scripts do nothing that you need."
+    hint = "Choose another package, or have its script reviewed: docs/decisions/0004-debian-without-scripts.md."
 
 
 def effects_of(controls: Iterable[Control], *, allow: frozenset[str] = frozenset()) -> dict[str, tuple[Effect, ...]]:
@@ -88,6 +88,11 @@ def effects_of(controls: Iterable[Control], *, allow: frozenset[str] = frozenset
     if unknown:
         raise UnknownScript("\n".join(unknown))
     return known
+
+
+def lacking(packages: Iterable[str]) -> dict[str, str]:
+    """Of ``packages``, those whose scripts would make something that an image built here lacks, and what."""
+    return {name: REVIEWED[name].lacks for name in sorted(packages) if name in REVIEWED and REVIEWED[name].lacks}
 
 
 def normalised(script: str) -> str:

@@ -3,7 +3,7 @@ import pytest
 from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.effects import Account
 from envbuilder.layer.debian.known_scripts import REVIEWED
-from envbuilder.layer.debian.maintainer import UnknownScript, effects_of, normalised, script_digest
+from envbuilder.layer.debian.maintainer import UnknownScript, effects_of, lacking, normalised, script_digest
 
 SYSTEMD = """\
 # Automatically added by dh_installsystemd/13.24.2
@@ -100,3 +100,7 @@ def test_a_package_without_scripts_is_known(control):
     plain: Control = control("xx")
 
     assert effects_of([plain]) == {}
+
+
+def test_what_an_image_lacks_is_said():
+    assert list(lacking(["man-db", "bash", "unheard-of"])) == ["man-db"]
