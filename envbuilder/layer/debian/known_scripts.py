@@ -1,4 +1,4 @@
-"""The reviewed maintainer scripts: a table, long because Debian is.
+"""The reviewed maintainer scripts: one table in one room, long because Debian is.
 
 Each script was read by a person and its effects on a first installation written down. Effects that
 need the whole set (users, alternatives, shells, PAM, certificates, ld.so.cache) are computed by the
