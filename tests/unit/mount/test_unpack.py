@@ -1,0 +1,118 @@
+"""Unpacking: whiteouts, what replaces what, and archives that want out of the tree."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.errors import IntegrityError
+from envbuilder.mount.unpack import unpack_tar
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners can only be set by root")
+
+
+def tar(*members: tuple[str, str], **data: bytes) -> io.BytesIO:
+    """A tar of (kind and link, name): ``"f"``, ``"d"``, ``"l:target"``, ``"h:target"``; contents by name."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as file:
+        for what, name in members:
+            kind, _, link = what.partition(":")
+            info = tarfile.TarInfo(name)
+            info.mtime = 1
+            info.type = {"f": tarfile.REGTYPE, "d": tarfile.DIRTYPE, "l": tarfile.SYMTYPE, "h": tarfile.LNKTYPE}[kind]
+            info.linkname = link
+            info.mode = 0o755 if kind == "d" else 0o644
+            content = data.get(name.rpartition("/")[2], b"data") if kind == "f" else b""
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    out.seek(0)
+    return out
+
+
+def listing(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def test_layers_lie_over_each_other(tmp_path):
+    unpack_tar(tar(("f", "a/one"), ("f", "a/two")), tmp_path, source="t")
+    unpack_tar(tar(("f", "a/two"), two=b"new"), tmp_path, source="t")
+
+    assert listing(tmp_path) == {"a", "a/one", "a/two"}
+    assert (tmp_path / "a/two").read_bytes() == b"new"
+
+
+def test_a_whiteout_removes_what_lower_layers_had_and_not_what_its_own_layer_has(tmp_path):
+    unpack_tar(tar(("f", "a/old"), ("f", "d/deep/x"), ("f", "b/keep")), tmp_path, source="t")
+    unpack_tar(tar(("f", "a/old2"), ("f", "a/.wh.old"), ("f", "a/.wh.old2"), ("f", ".wh.d")), tmp_path, source="t")
+
+    assert listing(tmp_path) == {"a", "a/old2", "b", "b/keep"}
+
+
+def test_an_opaque_directory_hides_what_lower_layers_had(tmp_path):
+    unpack_tar(tar(("f", "a/old"), ("f", "a/sub/x")), tmp_path, source="t")
+    unpack_tar(tar(("d", "a"), ("f", "a/new"), ("f", "a/.wh..wh..opq")), tmp_path, source="t")
+
+    assert listing(tmp_path) == {"a", "a/new"}
+
+
+def test_a_file_takes_the_place_of_a_directory_and_a_directory_that_of_a_file(tmp_path):
+    unpack_tar(tar(("f", "a/x"), ("f", "b")), tmp_path, source="t")
+    unpack_tar(tar(("f", "a"), ("d", "b"), ("f", "b/y")), tmp_path, source="t")
+
+    assert listing(tmp_path) == {"a", "b", "b/y"}
+
+
+def test_entries_below_a_linked_directory_go_where_it_leads(tmp_path):
+    unpack_tar(tar(("d", "usr"), ("d", "usr/lib"), ("l:usr/lib", "lib"), ("l:/usr/lib", "lib64")), tmp_path, source="t")
+    unpack_tar(tar(("f", "lib/x"), ("f", "lib64/y")), tmp_path, source="t")
+
+    assert {"usr/lib/x", "usr/lib/y"} < listing(tmp_path)
+    assert (tmp_path / "lib").is_symlink()
+
+
+def test_hard_links_share_one_file(tmp_path):
+    unpack_tar(tar(("f", "a"), ("h:a", "b/c")), tmp_path, source="t")
+
+    assert (tmp_path / "a").stat().st_ino == (tmp_path / "b/c").stat().st_ino
+
+
+def test_modes_and_times_are_the_archive_s(tmp_path):
+    os.umask(0o077)
+    try:
+        unpack_tar(tar(("d", "d"), ("f", "d/f")), tmp_path, source="t")
+    finally:
+        os.umask(0o022)
+
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "d/f").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "d").stat().st_mtime == 1
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("f", "../escaped")],
+        [("f", "a/../../escaped")],
+        [("l:..", "up"), ("f", "up/escaped")],
+        [("l:/", "root"), ("l:root/..", "up"), ("f", "up/escaped")],
+        [("l:{outside}", "out"), ("f", "out/escaped")],
+        [("l:{outside}/victim", "victim"), ("f", "victim")],
+        [("h:../victim", "victim")],
+        [("l:{outside}/victim", "to"), ("h:to", "linked"), ("f", "linked")],
+        [("l:{outside}", "out"), ("f", "out/.wh.victim")],
+    ],
+)
+def test_nothing_outside_the_tree_is_touched(tmp_path, members):
+    tree, outside = tmp_path / "x/tree", tmp_path / "x"
+    tree.mkdir(parents=True)
+    (outside / "victim").write_text("untouched")
+    before = listing(outside) - {"tree"}
+    try:
+        unpack_tar(tar(*((kind.format(outside=outside), name) for kind, name in members)), tree, source="t")
+    except IntegrityError:
+        pass
+
+    assert {path for path in listing(outside) if not path.startswith("tree")} == before
+    assert (outside / "victim").read_text() == "untouched"
