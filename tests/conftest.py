@@ -1,11 +1,26 @@
-"""What all tests share: hypothesis profiles, and how a missing tool is met."""
+"""What all tests share: hypothesis profiles, how a missing tool is met, and ``hello`` built once a session.
 
+``hello`` is built by the command as a subprocess, with the machine's artefact cache.
+"""
+
+import json
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from envbuilder.testing.servers import RunningRegistry, docker_registry
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Where tools/install-go-tools puts what it builds.
+GO_TOOLS = ROOT / ".cache/go-tools"
 
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -19,7 +34,7 @@ def require_tool(name: str) -> str:
 
     ``ENVBUILDER_REQUIRE`` is ``all`` or a comma-separated list (``make test`` and CI say ``all``).
     """
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:{GO_TOOLS}")
     if found:
         return found
     required = os.environ.get("ENVBUILDER_REQUIRE", "").split(",")
@@ -31,3 +46,68 @@ def require_tool(name: str) -> str:
 @pytest.fixture(name="require_tool")
 def require_tool_fixture() -> Callable[[str], str]:
     return require_tool
+
+
+@dataclass(frozen=True)
+class Cli:
+    """``envbuilder`` in a project; variables of the host that would change it are cleared."""
+
+    project: Path
+    store: Path
+    state: Path
+
+    def environ(self, **extra: str) -> dict[str, str]:
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("ENVBUILDER_")}
+        return {
+            **kept,
+            "ENVBUILDER_STORE": str(self.store),
+            "ENVBUILDER_STATE": str(self.state / "state"),
+            "ENVBUILDER_CHUNKS": str(self.state / "chunks"),
+            **extra,
+        }
+
+    def __call__(self, *words: str, status: int = 0, stdin: str = "", **extra: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "envbuilder", *words],
+            cwd=self.project, env=self.environ(**extra), input=stdin, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *words: str, **extra: str) -> Any:
+        return json.loads(self(*words, "--json", **extra).stdout)
+
+
+def copy_project(folder: Path) -> Path:
+    """A project of its own with our environments and locks."""
+    for part in ("images", "lockfiles"):
+        shutil.copytree(ROOT / part, folder / part)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hello_store(tmp_path_factory) -> Path:
+    """A store in which ``hello`` is built."""
+    folder = tmp_path_factory.mktemp("hello")
+    cli = Cli(copy_project(folder / "project"), folder / "store", folder / "state")
+    cli("build", "hello")
+    return folder / "store"
+
+
+@pytest.fixture
+def cli(tmp_path, hello_store) -> Cli:
+    """The command in a fresh project, over the store in which ``hello`` is built."""
+    return Cli(copy_project(tmp_path / "project"), hello_store, tmp_path / "state")
+
+
+@pytest.fixture
+def fresh(tmp_path) -> Cli:
+    """The command in a fresh project with an empty store."""
+    return Cli(copy_project(tmp_path / "project"), tmp_path / "store", tmp_path / "state")
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory) -> Iterator[RunningRegistry]:
+    """Debian's docker-registry over files."""
+    with docker_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running

@@ -51,10 +51,12 @@ def docker_registry(
     tls: bool = False,
     mutual: bool = False,
     address: str = "127.0.0.1:0",
+    program: str | Path = "docker-registry",
 ) -> Iterator[RunningRegistry]:
     """Start docker-registry over the file system below ``directory``; stop it at the end.
 
     With ``tls`` its CA is ``ca.crt`` there; with ``mutual`` it wants ``client.cert`` and ``client.key`` besides.
+    ``program``: another build of the same server, such as ``registry`` of distribution 3.
 
     Raises:
         ServerNotStarted: it is not installed or says why it does not run.
@@ -87,18 +89,18 @@ def docker_registry(
                     "rootcertbundle": str(directory / "token.crt"),
                 }
             }
-        yield stack.enter_context(_running(directory, config))
+        yield stack.enter_context(_running(directory, config, program))
 
 
 @contextlib.contextmanager
-def _running(directory: Path, config: dict[str, Any]) -> Iterator[RunningRegistry]:
-    program = shutil.which("docker-registry")
-    if program is None:
-        raise ServerNotStarted("docker-registry: not found", hint="Install Debian's docker-registry.")
+def _running(directory: Path, config: dict[str, Any], program: str | Path) -> Iterator[RunningRegistry]:
+    found = shutil.which(program)
+    if found is None:
+        raise ServerNotStarted(f"{program}: not found", hint="Install Debian's docker-registry.")
     # JSON is YAML.
     (directory / "config.yml").write_text(json.dumps(config))
     with (directory / "log").open("wb") as log:
-        process = proc.spawn([program, "serve", directory / "config.yml"], stdout=log.fileno(), stderr=log.fileno())
+        process = proc.spawn([found, "serve", directory / "config.yml"], stdout=log.fileno(), stderr=log.fileno())
     try:
         host = _wait_for_host(directory / "log", process)
         yield RunningRegistry(host=host, directory=directory, process_id=process.pid)
