@@ -1,0 +1,73 @@
+"""A node of its own for a test: an image behind switches, folders for state and cache, and what is left in them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from envbuilder.image.inspect import OpenImage, open_image
+from envbuilder.layer.tree import directory, file, symlink
+from envbuilder.mount.mount import MountSettings
+from envbuilder.oci.platform import Platform
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.testing.layers import layer_of, push_image
+from envbuilder.testing.programs import small_system
+from envbuilder.testing.sources import SwitchedSource
+
+#: Bytes of the big files of the test image: many chunks, and incompressible.
+BIG = Random(1).randbytes(5 << 20)  # noqa: S311 - the same bytes each time
+_PROGRAMS = ("sh", "cat", "sleep", "id", "cksum", "env", "ls", "tty", "mkdir", "kill")
+_TAG = "test"
+
+
+def push_test_image(layout: Path) -> None:
+    """Make an image layout at ``layout`` with an image of two layers: programs of this host, and ``data/``."""
+    layers = [
+        layer_of(
+            [*small_system(_PROGRAMS), directory("data"), file("data/big", BIG), symlink("data/link", "big")],
+            name="one",
+        ),
+        layer_of([file("data/second", BIG[::-1]), file("data/small", b"small\n")], name="two"),
+    ]
+    push_image(LayoutTarget(layout, create=True), layers, tag=_TAG, env={"FROM_IMAGE": "yes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An image, the source it comes from, and the settings of a node below ``folder``."""
+
+    image: OpenImage
+    source: SwitchedSource
+    settings: MountSettings
+    folder: Path
+
+    def leftovers(self) -> list[str]:
+        """Mounts, processes and folders that are still there."""
+        found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.folder) in line]
+        for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - names only
+            try:
+                mounts = Path(f"/proc/{pid}/mountinfo").read_text()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(self.folder) in mounts or ("mount.supervisor" in words and self._is_of_this_node(int(pid))):
+                found.append(f"process {pid}: {words}")
+        for part in (self.settings.state_dir / "mounts", self.settings.cache_dir / "scratch"):
+            found += [str(path) for path in part.glob("*")]
+        return found
+
+    def _is_of_this_node(self, pid: int) -> bool:
+        try:
+            return str(self.settings.state_dir) in str(Path(f"/proc/{pid}/fd/2").readlink())
+        except OSError:
+            return False
+
+
+def make_node(layout: Path, folder: Path) -> Node:
+    """A node below ``folder`` for the image of ``push_test_image``."""
+    source = SwitchedSource(layout, folder / "switches")
+    image = open_image(source, source.lookup(_TAG), Platform("x86_64"))
+    settings = MountSettings(state_dir=folder / "state", cache_dir=folder / "cache", wait_limit_s=20.0)
+    return Node(image, source, settings, folder)
