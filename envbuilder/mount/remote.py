@@ -45,7 +45,7 @@ _BACKGROUND_CONNECTIONS = 2
 #: Times that an altered chunk, or one that the source says it lacks, is asked for before a reader gets EIO.
 _TRIES = 4
 #: First and longest pause before the source is asked again, seconds; doubled each time, with jitter.
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 #: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
 _OVERFLOW_CHUNKS = 256
 #: A flush makes this many new chunks durable at once: an fdatasync a chunk would cost more than the fetch.

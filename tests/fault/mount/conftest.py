@@ -1,12 +1,18 @@
 """A node for each test; whatever a test did, its node is clean at its end."""
 
+import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from envbuilder.testing.nodes import Node, make_node, push_test_image
+
+RUNNER = Path(__file__).parents[2] / "e2e" / "mount" / "runner.py"
+Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +29,22 @@ def node(layout, tmp_path) -> Iterator[Node]:
     made = make_node(layout, tmp_path)
     yield made
     assert made.leftovers() == []
+
+
+@pytest.fixture
+def start(layout, node, require_tool) -> Iterator[Start]:
+    """Start ``run`` in a process of its own: ``start(*command, stdin=..., **options)``."""
+    require_tool("runc")
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start_command(*command: str, stdin: int | None = subprocess.DEVNULL, **options: object) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, str(RUNNER), str(layout), str(node.folder), json.dumps(options), *command]
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        begun.append(process)
+        return process
+
+    yield start_command
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
