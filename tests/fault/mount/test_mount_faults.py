@@ -102,7 +102,7 @@ def test_a_source_that_lost_the_blob_is_an_error_at_last(node):
 def test_an_unreachable_source_stops_a_full_start_and_leaves_nothing(node):
     node.source.switch("away")
     with (
-        pytest.raises(EnvbuilderError, match="could be fetched|switched off"),
+        pytest.raises(EnvbuilderError, match=r"could be fetched|switched off"),
         open_mount(node.image, node.source, replace(node.settings, wait_limit_s=0.5), full=True),
     ):
         pass
@@ -113,9 +113,9 @@ def test_readers_do_not_notice_that_the_worker_is_killed(node):
         node.source.switch("slow", "0.05")
         readers = [Reader(mounted.directory / "data" / name) for name in ("big", "second")]
         for restarts in (1, 2, 3):
-            until(lambda: mounted.counters().waits > 3 * restarts)
+            until(lambda restarts=restarts: mounted.counters().waits > 3 * restarts)
             os.kill(worker_of(mounted), signal.SIGKILL)
-            until(lambda: mounted.counters().restarts == restarts)
+            until(lambda restarts=restarts: mounted.counters().restarts == restarts)
         node.source.switch("slow", "")
         for reader in readers:
             reader.join()
@@ -186,7 +186,7 @@ def test_supervisor_and_worker_killed_at_once_leave_errors_and_then_nothing(node
     os.kill(worker_of(mounted), signal.SIGKILL)
     os.kill(mounted.supervisor, signal.SIGKILL)
     until(lambda: not mounted.folder.is_alive())
-    with pytest.raises(OSError, match="Input/output error|not connected"):
+    with pytest.raises(OSError, match=r"Input/output error|not connected"):
         (directory / "data/big").read_bytes()
     reap(node.settings.state_dir)
 
@@ -281,9 +281,9 @@ def test_a_full_disk_still_serves_what_is_read(node, tmp_path):
 
 
 def test_many_mounts_leave_neither_descriptors_nor_mounts(node: Node):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         with open_mount(node.image, node.source, node.settings, writable=True) as mounted:
             (mounted.directory / "data/small").read_bytes()
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -142,7 +142,7 @@ def test_a_later_cdi_folder_wins(tmp_path):
 
 def test_a_device_that_the_host_does_not_describe_is_refused(tmp_path):
     assert not has_kind("nvidia.com/gpu", [tmp_path])
-    with pytest.raises(NoSuchDevice, match="nvidia.com/gpu=all"):
+    with pytest.raises(NoSuchDevice, match=r"nvidia\.com/gpu=all"):
         device_edits("nvidia.com/gpu=all", [tmp_path])
 
 
@@ -150,7 +150,7 @@ def test_a_device_that_the_host_does_not_describe_is_refused(tmp_path):
 def test_a_malformed_cdi_file_is_named(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
 
-    with pytest.raises(BadCdi, match="x.json"):
+    with pytest.raises(BadCdi, match=r"x\.json"):
         device_edits("nvidia.com/gpu=all", [tmp_path])
 
 

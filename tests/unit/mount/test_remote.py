@@ -178,7 +178,7 @@ def test_a_read_fails_after_the_limit_and_the_next_one_is_tried_again(tmp_path):
         return data
 
     with fetching(tmp_path, Source(flaky), wait_limit_s=0.05) as (fetcher, blob):
-        with pytest.raises(OSError, match="Input/output|away"):
+        with pytest.raises(OSError, match=r"Input/output|away"):
             read(blob, 0, 10)
         away = False
 

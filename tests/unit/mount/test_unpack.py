@@ -1,5 +1,6 @@
 """Unpacking: whiteouts, what replaces what, and archives that want out of the tree."""
 
+import contextlib
 import io
 import os
 import tarfile
@@ -109,10 +110,8 @@ def test_nothing_outside_the_tree_is_touched(tmp_path, members):
     tree.mkdir(parents=True)
     (outside / "victim").write_text("untouched")
     before = listing(outside) - {"tree"}
-    try:
+    with contextlib.suppress(IntegrityError):
         unpack_tar(tar(*((kind.format(outside=outside), name) for kind, name in members)), tree, source="t")
-    except IntegrityError:
-        pass
 
     assert {path for path in listing(outside) if not path.startswith("tree")} == before
     assert (outside / "victim").read_text() == "untouched"
