@@ -43,9 +43,38 @@ def require_tool(name: str) -> str:
     pytest.skip(f"{name} is not installed")
 
 
-@pytest.fixture(name="require_tool")
+@pytest.fixture(scope="session", name="require_tool")
 def require_tool_fixture() -> Callable[[str], str]:
     return require_tool
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The image of ``hello`` as its store holds it: the documents by what they are."""
+
+    store: Path
+    digest: str  # of the index
+    index: dict[str, Any]
+    plain: dict[str, Any]  # the manifest that everyone reads, its digest, its config
+    plain_digest: str
+    plain_config: dict[str, Any]
+    erofs: dict[str, Any]
+    erofs_digest: str
+
+    @property
+    def reference(self) -> str:
+        return f"oci:{self.store}:hello-1"
+
+    def blob(self, digest: str) -> Path:
+        return self.store / "blobs" / digest.replace(":", "/")
+
+    @property
+    def blobs(self) -> set[str]:
+        """Digests of all that a full copy holds."""
+        found = {self.digest, self.plain_digest, self.erofs_digest}
+        for manifest in (self.plain, self.erofs):
+            found |= {manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])}
+        return found
 
 
 @dataclass(frozen=True)
@@ -86,12 +115,40 @@ def copy_project(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def hello_store(tmp_path_factory) -> Path:
-    """A store in which ``hello`` is built."""
+def hello_cli(tmp_path_factory) -> Cli:
+    """The command over a store in which ``hello`` was just built."""
     folder = tmp_path_factory.mktemp("hello")
     cli = Cli(copy_project(folder / "project"), folder / "store", folder / "state")
     cli("build", "hello")
-    return folder / "store"
+    return cli
+
+
+@pytest.fixture(scope="session")
+def hello_store(hello_cli) -> Path:
+    """A store in which ``hello`` is built."""
+    return hello_cli.store
+
+
+@pytest.fixture(scope="session")
+def hello(hello_cli) -> Hello:
+    """The built image, read without our own code."""
+
+    def read(digest: str) -> dict[str, Any]:
+        return json.loads((hello_cli.store / "blobs" / digest.replace(":", "/")).read_bytes())
+
+    (tagged,) = json.loads((hello_cli.store / "index.json").read_bytes())["manifests"]
+    index = read(tagged["digest"])
+    plain, erofs = (manifest["digest"] for manifest in index["manifests"])
+    return Hello(
+        store=hello_cli.store,
+        digest=tagged["digest"],
+        index=index,
+        plain=read(plain),
+        plain_digest=plain,
+        plain_config=read(read(plain)["config"]["digest"]),
+        erofs=read(erofs),
+        erofs_digest=erofs,
+    )
 
 
 @pytest.fixture
