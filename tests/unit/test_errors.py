@@ -31,7 +31,12 @@ def test_families_have_distinct_exit_codes():
 @pytest.mark.slow
 def test_every_error_says_what_it_means_and_keeps_its_family_s_exit_code():
     silent = [error.__qualname__ for error in every_error() if not error.__doc__]
-    strange = [error.__qualname__ for error in every_error() for family in FAMILIES if issubclass(error, family) and error.exit_code != family.exit_code]
+    strange = [
+        error.__qualname__
+        for error in every_error()
+        for family in FAMILIES
+        if issubclass(error, family) and error.exit_code != family.exit_code
+    ]
 
     assert len(every_error()) > 10
     assert silent == []
