@@ -14,7 +14,9 @@ OCI_LAYER_TAR_ZSTD = OCI_LAYER_TAR + "+zstd"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
-DOCKER_LAYER_TAR_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+DOCKER_LAYER_TAR = "application/vnd.docker.image.rootfs.diff.tar"
+DOCKER_LAYER_TAR_GZIP = DOCKER_LAYER_TAR + ".gzip"
+DOCKER_LAYER_TAR_ZSTD = DOCKER_LAYER_TAR + ".zstd"  # of no specification; BuildKit and containerd write and read it
 
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({OCI_INDEX, DOCKER_INDEX})
