@@ -53,12 +53,23 @@ class ChunkStore:
         return self.directory / "blobs" / digest.hex
 
     def is_complete(self, digest: Digest, size: int) -> bool:
-        """Whether every chunk of a blob is here, on disk, so that ``data`` is the whole tar of ``size`` bytes."""
+        """Whether every chunk of a blob is here, so that ``data`` is the whole tar of ``size`` bytes."""
         folder = self.blob(digest)
         try:
-            return (folder / "complete").exists() and (folder / "data").stat().st_size == size
+            if (folder / "data").stat().st_size != size:
+                return False
+            return (folder / "complete").exists() or 0 not in _present_file(folder).read_bytes()
         except OSError:
             return False
+
+    def flush(self, digest: Digest, size: int) -> None:
+        """Make durable what is here of a blob; slow. A store that refuses costs only time after the next boot."""
+        folder = self.blob(digest)
+        with suppress(OSError, StoreDamaged):
+            if not (folder / "complete").exists():
+                blob = StoredBlob(folder, range(_present_file(folder).stat().st_size), size)
+                blob.flush()
+                blob.close()
 
     def open(self, digest: Digest, starts: Sequence[int], size: int) -> StoredBlob:
         """The chunks of a blob that begin at ``starts`` (uncompressed bytes) and end at ``size``.
@@ -126,7 +137,7 @@ class StoredBlob:
         return data
 
     def _open_present(self) -> int:
-        path = self.folder / f"present.{_BOOT_ID.read_text().strip()}"
+        path = _present_file(self.folder)
         try:
             opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -188,7 +199,7 @@ class StoredBlob:
         os.pwrite(self._present_file, b"\1", chunk)
 
     def flush(self) -> bool:
-        """Make durable what is here now; True when that is all of it.
+        """Make durable what is here now, which takes the disk's time; True when that is all of it.
 
         Raises:
             OSError: the disk failed or is full.
@@ -214,6 +225,10 @@ class StoredBlob:
         self._present.close()
         for opened in (self._data, self._present_file, self._lock):
             os.close(opened)
+
+
+def _present_file(folder: Path) -> Path:
+    return folder / f"present.{_BOOT_ID.read_text().strip()}"
 
 
 def _union(one: bytes, other: bytes) -> bytes:

@@ -19,6 +19,7 @@ class Snapshot:
     """What a mount has done so far.
 
     fetched_bytes, fetched_chunks: what came over the network, as stored in the blob, indexes included.
+    requests: ranges of chunks that were asked for.
     hits: reads answered at once from local data (about: threads count without a lock).
     waits, waited_us: reads that had to wait for the network, and how long together, microseconds.
     ahead_chunks, background_chunks: how many of the fetched chunks nobody had asked for yet.
@@ -37,6 +38,7 @@ class Snapshot:
     failed: int = 0
     outages: int = 0
     restarts: int = 0
+    requests: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

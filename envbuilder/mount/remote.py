@@ -34,6 +34,10 @@ _log = logging.getLogger(__name__)
 
 #: Compressed bytes of one background request (lazy_start.md 4: coalesced 4-8 MiB ranges).
 _BACKGROUND_RANGE = 4 << 20
+#: Chunks that one miss fetches, aligned: the first in a region, and the next ones in a region that is in use.
+#: ``import torch`` from the AI image, replayed 2026-11-30: one chunk 2,648 requests and 230 MB; these 1,103 and
+#: 297 MB; always 4 chunks 902 and 320 MB. A request costs a round trip and, in Debian's registry, 4 ms of CPU.
+_FIRST_GROUP, _GROUP, _REGION = 2, 4, 16
 #: Chunks that read-ahead grows to: 4 MiB of uncompressed data ahead of a sequential reader.
 _MAX_AHEAD = 16
 #: Sequential readers of one blob that are remembered.
@@ -48,8 +52,6 @@ _TRIES = 4
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 #: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
 _OVERFLOW_CHUNKS = 256
-#: A flush makes this many new chunks durable at once: an fdatasync a chunk would cost more than the fetch.
-_FLUSH_CHUNKS = 1024
 
 #: Seconds that requests in flight get at the end.
 _STOP_S = 1.0
@@ -98,8 +100,8 @@ class LazyBlob:
         self._chunk_size = 0
         # Sequential readers: the chunk that goes on -> where to fetch ahead from, and how many chunks.
         self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self.regions: set[int] = set()  # of _REGION chunks, in which something was missed
         self.overflow: OrderedDict[int, bytes] = OrderedDict()
-        self.unflushed = 0
 
     def opened(self, index: ChunkIndex, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
@@ -209,7 +211,7 @@ class Fetcher:
         if not missing:
             return True
         waiter = _Waiter(done, deadline, len(missing))
-        for run_first, run_last in _runs([chunk for chunk in missing if (blob.number, chunk) not in self._flights]):
+        for run_first, run_last in _runs(self._with_neighbours(blob, missing)):
             self._queue(blob, run_first, run_last, _FOREGROUND)
         for chunk in missing:
             job = self._flights[blob.number, chunk]
@@ -217,6 +219,19 @@ class Fetcher:
             self._promote(job)
         self._read_ahead(blob, missing[0], missing[-1])
         return False
+
+    def _with_neighbours(self, blob: LazyBlob, missing: Sequence[int]) -> list[int]:
+        """What to fetch for ``missing``: its aligned group, larger where something was read nearby before."""
+        assert blob.index is not None
+        assert blob.stored is not None
+        wanted: set[int] = set()
+        for chunk in missing:
+            region = chunk // _REGION
+            group = _GROUP if region in blob.regions else _FIRST_GROUP
+            blob.regions.add(region)
+            start = chunk // group * group
+            wanted.update(blob.stored.missing(start, min(start + group, len(blob.index)) - 1))
+        return sorted(chunk for chunk in wanted if (blob.number, chunk) not in self._flights)
 
     def go_on(self, blob: LazyBlob, chunk: int) -> None:
         """A sequential reader came to where its read-ahead began: fetch further ahead."""
@@ -304,11 +319,13 @@ class Fetcher:
                 raise SourceAway(f"{self._image}: {self._name}: nothing came for {self._wait_limit_s:.0f} s")
             with self._changed:
                 self._changed.wait(0.05)
-        for stored in opened:
-            stored.flush()
+
+    def quiet_s(self) -> float:
+        """Seconds since a read last had to wait."""
+        return time.monotonic() - self._last_miss
 
     def stop(self) -> None:
-        """End the threads, fail what waits, make durable what is here."""
+        """End the threads and fail what waits."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -323,7 +340,6 @@ class Fetcher:
         end = time.monotonic() + _STOP_S
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        self.flush()
         if not any(thread.is_alive() for thread in self._threads):
             for blob in self.blobs:
                 if blob.stored is not None:
@@ -481,12 +497,15 @@ class Fetcher:
         assert self._source is not None
         assert index is not None
         assert stored is not None
-        first = next((c for c in range(job.first, job.last + 1) if (blob.number, c) in self._flights), None)
-        if first is None:
+        numbers = [number for number in range(job.first, job.last + 1) if (blob.number, number) in self._flights]
+        if not numbers:
             return
-        start, end = index.blob_offsets[first], index.blob_offsets[job.last + 1]
+        start, end = index.blob_offsets[numbers[0]], index.blob_offsets[numbers[-1] + 1]
         data = memoryview(self._source.fetch_range(blob.device.blob, start, end - start))
-        for number in range(first, job.last + 1):
+        with self._changed:
+            self.counters.add("requests")
+        # What somebody waits for comes first.
+        for number in sorted(numbers, key=lambda number: number not in job.waiters):
             chunk = index[number]
             part = data[chunk.blob_offset - start :][: chunk.blob_size]
             plain = read_chunk(chunk, bytes(part), source=f"layer {blob.device.blob.digest}")
@@ -495,9 +514,6 @@ class Fetcher:
             except OSError as error:
                 self._overflow(blob, number, plain, error)
             self._finish(job, number, chunk.blob_size)
-        if blob.unflushed >= _FLUSH_CHUNKS:
-            blob.unflushed = 0
-            stored.flush()
 
     def _overflow(self, blob: LazyBlob, number: int, data: bytes, error: OSError) -> None:
         with self._changed:
@@ -514,10 +530,10 @@ class Fetcher:
             self._flights.pop((job.blob.number, number), None)
             self.counters.add("fetched_bytes", size)
             self.counters.add("fetched_chunks")
-            if job.priority != _FOREGROUND:
-                self.counters.add("ahead_chunks" if job.priority == _AHEAD else "background_chunks")
-            job.blob.unflushed += 1
-            for waiter in job.waiters.pop(number, ()):
+            waiters = job.waiters.pop(number, ())
+            if not waiters:
+                self.counters.add("background_chunks" if job.priority == _BACKGROUND else "ahead_chunks")
+            for waiter in waiters:
                 waiter.missing -= 1
                 if waiter.missing == 0:
                     ready.append(waiter)

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +58,7 @@ class _Supervisor:
         self._deaths: list[float] = []
         self._stores: list[int] = []
         self._lock = -1
+        self._flusher = 0
         self._how = "unpacked"
 
     def run(self) -> None:
@@ -132,6 +134,8 @@ class _Supervisor:
         lazy = not self._complete(store, serving)
         if lazy:
             self._start_fuse(serving)
+        else:
+            self._flusher = self._fork(lambda: worker.flush(serving))
         how = self._mount_somehow(metadata, devices, target)
         self._how = f"{how} {'lazy' if lazy else 'direct'}"
         self._points.insert(0, target)
@@ -194,11 +198,16 @@ class _Supervisor:
 
     # Workers.
 
-    def _start_worker(self, serving: Serving) -> None:
+    def _fork(self, body: Callable[[], None]) -> int:
+        """The process id of a new process that runs ``body``."""
         pid = os.fork()
         if pid == 0:
             self._leave_parent()
-            worker.main(lambda: worker.serve(self._fuse, serving, self._folder.counters))
+            worker.main(body)
+        return pid
+
+    def _start_worker(self, serving: Serving) -> None:
+        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder.counters))
         self._worker, self._worker_handle = pid, os.pidfd_open(pid)
         self._folder.worker.write_text(f"{pid} {start_time(pid)}")
 
@@ -213,15 +222,11 @@ class _Supervisor:
     def _fetch_all(self, serving: Serving) -> None:
         """Everything into the store, by a worker, before anything is mounted."""
         reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
 
-            def progress(done: int, total: int) -> None:
-                os.write(writer, f"{done} {total}\n".encode())
+        def progress(done: int, total: int) -> None:
+            os.write(writer, f"{done} {total}\n".encode())
 
-            self._leave_parent()
-            worker.main(lambda: worker.fetch_all(serving, self._folder.counters, progress))
+        pid = self._fork(lambda: worker.fetch_all(serving, self._folder.counters, progress))
         os.close(writer)
         last = 0.0
         with os.fdopen(reader) as lines:
@@ -289,7 +294,7 @@ class _Supervisor:
 
     def _clear(self) -> None:
         if self._request.private:
-            kill_inside(self._request.id, spare=(os.getpid(), self._worker))
+            kill_inside(self._request.id, spare=(os.getpid(), self._worker, self._flusher))
         for point in self._points:
             with suppress(EnvbuilderError):
                 kernel.unmount(point, force=True)
@@ -297,6 +302,9 @@ class _Supervisor:
             os.close(self._fuse)
         if self._worker:
             self._end_worker()
+        if self._flusher:
+            os.kill(self._flusher, signal.SIGKILL)
+            os.waitpid(self._flusher, 0)
         for held in self._stores:
             os.close(held)
         if self._request.scratch is not None:

@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 
 #: Threads that read requests: one may be in a page fault on the store's disk while the other answers.
 _READERS = 2
-#: Seconds between two flushes of the chunk store's maps while something was fetched.
-_FLUSH_S = 5.0
+#: The store's maps are made durable when no read has waited for so long: syncing competes with the start.
+#: What was never flushed is believed until the next boot and fetched again after it.
+_FLUSH_QUIET_S = 5.0
 #: The worker outlives the out-of-memory killer's first choice: without it the job reads EIO.
 _OOM_SCORE = "-500"
 
@@ -47,9 +48,13 @@ def serve(device: int, serving: Serving, counters_file: Path) -> None:
         thread.start()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
     fetcher.start(open_source(serving), background=serving.background)
+    flushed = fetcher.counters.snapshot().fetched_chunks
     while any(thread.is_alive() for thread in readers):
-        readers[0].join(_FLUSH_S)
-        fetcher.flush()
+        readers[0].join(_FLUSH_QUIET_S)
+        fetched = fetcher.counters.snapshot().fetched_chunks
+        if fetched != flushed and fetcher.quiet_s() > _FLUSH_QUIET_S:
+            flushed = fetched
+            fetcher.flush()
     fetcher.stop()
 
 
@@ -72,6 +77,14 @@ def fetch_all(serving: Serving, counters_file: Path, progress: Callable[[int, in
         fetcher.fetch_all(progress)
     finally:
         fetcher.stop()
+
+
+def flush(serving: Serving) -> None:
+    """Make durable what the store has of these blobs; slow, and nobody waits for it."""
+    os.nice(19)
+    store = ChunkStore(serving.store)
+    for device in serving.devices:
+        store.flush(device.blob.digest, device.size)
 
 
 def open_source(serving: Serving) -> RangeTarget:

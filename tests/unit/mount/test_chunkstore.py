@@ -63,19 +63,33 @@ def test_chunks_that_were_not_flushed_are_not_believed_after_a_power_cut(tmp_pat
     assert not after.has(1, 1)
 
 
-def test_a_blob_is_complete_when_every_chunk_is_durable(tmp_path):
+def test_a_blob_is_complete_when_every_chunk_is_here(tmp_path):
     store, blob = ChunkStore(tmp_path), opened(tmp_path)
     for number in (0, 1):
         blob.write(number, CHUNKS[number])
-    partly = blob.flush()
+    partly = store.is_complete(DIGEST, SIZE)
     blob.write(2, CHUNKS[2])
-    unflushed = store.is_complete(DIGEST, SIZE)
-    wholly = blob.flush()
 
-    assert (partly, unflushed, wholly) == (False, False, True)
+    assert not partly
     assert store.is_complete(DIGEST, SIZE)
     assert not store.is_complete(DIGEST, SIZE + 1)
     assert (store.blob(DIGEST) / "data").read_bytes() == b"".join(CHUNKS)
+
+
+def test_a_complete_blob_survives_a_power_cut_once_it_was_flushed(tmp_path):
+    store, blob = ChunkStore(tmp_path), opened(tmp_path)
+    for number, data in enumerate(CHUNKS):
+        blob.write(number, data)
+    reboot(tmp_path)
+    unflushed = store.is_complete(DIGEST, SIZE)
+    again = opened(tmp_path)
+    for number, data in enumerate(CHUNKS):
+        again.write(number, data)
+    store.flush(DIGEST, SIZE)
+    reboot(tmp_path)
+
+    assert not unflushed
+    assert store.is_complete(DIGEST, SIZE)
 
 
 def test_two_that_flush_do_not_undo_each_other(tmp_path):
