@@ -6,6 +6,7 @@ oci/defaults.go), except where a job wants the host: its network and host name, 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,7 @@ def runtime_config(
             "user": {"uid": user.uid, "gid": user.gid, "additionalGids": [*user.groups, *edits.groups]},
             "args": list(arguments(config, options.command)),
             "env": [f"{name}={text}" for name, text in env.items()],
-            "cwd": options.working_dir or config.working_dir or "/",
+            "cwd": posixpath.normpath(posixpath.join("/", config.working_dir, options.working_dir)),
             "capabilities": capabilities,
             "rlimits": [{"type": limit.name, "soft": limit.soft, "hard": limit.hard} for limit in options.limits],
             "noNewPrivileges": False,

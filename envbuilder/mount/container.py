@@ -28,6 +28,8 @@ _PASSED_ON = frozenset(
 _SI_KERNEL = 0x80
 #: Seconds between looks for a process id that the runtime has not written yet.
 _POLL_S = 0.01
+#: Seconds until a signal is looked at again, and the longest that the runtime's end may go unnoticed.
+_AGAIN_S, _LOOK_S = 0.1, 1.0
 
 
 class Container:
@@ -36,6 +38,7 @@ class Container:
     def __init__(self, argv: list[str], pid_file: Path, *, inside: int) -> None:
         self._argv, self._pid_file, self._inside = argv, pid_file, inside
         self._fatal = 0  # the signal that we carried out for it
+        self._given: tuple[int, int, str] | None = None  # process, signal and program, to be looked at again
 
     def run(self, first_output: Callable[[], None] | None) -> int:
         """Run it with our own stdin, stdout, stderr; its status, or 128 + the signal that ended it.
@@ -81,8 +84,10 @@ class Container:
             process.wait()
             return
         while process.poll() is None:
-            got = signal.sigtimedwait([*_PASSED_ON, signal.SIGCHLD], 1.0)
-            if got is not None and got.si_signo != signal.SIGCHLD:
+            got = signal.sigtimedwait([*_PASSED_ON, signal.SIGCHLD], _AGAIN_S if self._given else _LOOK_S)
+            if got is None and self._given:
+                self._look_again()
+            elif got is not None and got.si_signo != signal.SIGCHLD:
                 self._pass_on(got.si_signo, process, seen=got.si_code == _SI_KERNEL)
 
     def _pass_on(self, number: int, process: subprocess.Popen[bytes], *, seen: bool) -> None:
@@ -90,12 +95,26 @@ class Container:
         pid = self._process_one(process)
         if not pid:
             return
+        program = _program(pid)
         with contextlib.suppress(ProcessLookupError):
             if not _expects(pid, number):
-                self._fatal = number
-                os.kill(pid, signal.SIGKILL)
-            elif not seen:
-                os.kill(pid, number)
+                self._carry_out(pid, number)
+            else:
+                self._given = (pid, number, program)
+                if not seen:
+                    os.kill(pid, number)
+
+    def _look_again(self) -> None:
+        """A signal that reached a program in the moment of its exec was dropped with the program's handlers."""
+        pid, number, program = self._given or (0, 0, "")
+        self._given = None
+        if _program(pid) != program and not _expects(pid, number):
+            with contextlib.suppress(ProcessLookupError):
+                self._carry_out(pid, number)
+
+    def _carry_out(self, pid: int, number: int) -> None:
+        self._fatal = number
+        os.kill(pid, signal.SIGKILL)
 
     def _process_one(self, process: subprocess.Popen[bytes]) -> int:
         """Its id on the host, once the runtime has made it; 0 when the runtime ended before."""
@@ -104,6 +123,13 @@ class Container:
                 return int(self._pid_file.read_text())
             time.sleep(_POLL_S)
         return 0
+
+
+def _program(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
 
 
 def _expects(pid: int, number: int) -> bool:

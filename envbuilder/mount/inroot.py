@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def make_directory(root: int, path: str, mode: int = 0o755) -> int:
         above = make_directory(root, parent, mode)
         try:
             os.mkdir(name, mode, dir_fd=above)
+            os.chmod(name, mode, dir_fd=above)  # whatever our umask is
         except FileExistsError:
             # A link to a place that does not exist: nothing of ours may be made through it.
             raise OSError(errno.ENOTDIR, "a dangling link in the way", path) from None
@@ -67,10 +69,16 @@ def read_in(root: Path, path: str, most: int) -> bytes:
     """At most ``most`` bytes of the regular file ``path`` of the tree at ``root``; empty when there is none."""
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        opened = open_in(top, path, os.O_RDONLY | os.O_NONBLOCK)
+        found = open_in(top, path, _O_PATH)
     except OSError:
         return b""
     finally:
         os.close(top)
-    with os.fdopen(opened, "rb") as file:
-        return file.read(most)
+    try:
+        # Looked at before it is opened: opening a device does something already.
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            return b""
+        with open(f"/proc/self/fd/{found}", "rb") as file:  # noqa: PTH123 - a descriptor
+            return file.read(most)
+    finally:
+        os.close(found)

@@ -43,7 +43,7 @@ _HINTS = {
     errno.EPERM: "Run as root of the host: file systems such as EROFS cannot be mounted in a user namespace.",
     errno.EACCES: "Run as root of the host: mounting was refused.",
     errno.ENODEV: "Load the kernel module of this file system, or run `envbuilder doctor` to see what would work.",
-    errno.ENOTBLK: "Use a kernel from 6.12 on (file-backed EROFS), or let `--mode auto` take a loop device.",
+    errno.ENOTBLK: "Use Linux 6.12 or newer and keep `chunks` off a tmpfs, or set mount.mode to auto for loop devices.",
     errno.EMFILE: "Raise the open-file limit (ulimit -n).",
     errno.ENOSPC: "Raise fs.mount-max (sysctl) or unmount something.",
 }

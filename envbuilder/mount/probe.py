@@ -33,11 +33,15 @@ class Capability:
         return asdict(self)
 
 
-def probe(state_dir: Path) -> tuple[Capability, ...]:
-    """Everything that a start may need, in the order in which it is wanted."""
+def probe(state_dir: Path, cache_dir: Path) -> tuple[Capability, ...]:
+    """Everything that a start may need, in the order in which it is wanted.
+
+    cache_dir: where images' metadata will lie. EROFS takes files of some file systems only: not of a tmpfs,
+        which /tmp is from Debian 13 on.
+    """
     return (
         _tried("root", _root),
-        _tried("erofs from files", _erofs_files),
+        _tried("erofs from files", lambda: _erofs_files(cache_dir)),
         _tried("erofs over loop devices", _erofs_loop),
         _tried("fuse", _fuse),
         _tried("overlay", _overlay),
@@ -82,8 +86,10 @@ def _gpu() -> str:
     return "the host describes its GPUs"
 
 
-def _erofs_files() -> str:
-    return _apart(lambda folder: kernel.mount_erofs(_image(folder), [folder / "device"], folder / "target"))
+def _erofs_files(cache_dir: Path) -> str:
+    # What does not exist yet will be made in the nearest folder that does.
+    beside = next(folder for folder in (cache_dir, *cache_dir.absolute().parents) if folder.is_dir())
+    return _apart(lambda folder: kernel.mount_erofs(_image(folder), [folder / "device"], folder / "target"), beside)
 
 
 def _erofs_loop() -> str:
@@ -122,9 +128,9 @@ def _overlay() -> str:
     return _apart(attempt)
 
 
-def _apart(attempt: Callable[[Path], None]) -> str:
-    """Try something with an empty folder in a name space of its own; what to say when it worked."""
-    with tempfile.TemporaryDirectory(prefix="envbuilder-probe-") as name:
+def _apart(attempt: Callable[[Path], None], beside: Path | None = None) -> str:
+    """Try something with an empty folder, made in ``beside``, in a name space of its own; what to say if it worked."""
+    with tempfile.TemporaryDirectory(prefix="envbuilder-probe-", dir=beside) as name:
         (Path(name) / "target").mkdir()
 
         def body() -> None:

@@ -211,7 +211,8 @@ class Fetcher:
         if not missing:
             return True
         waiter = _Waiter(done, deadline, len(missing))
-        for run_first, run_last in _runs(self._with_neighbours(blob, missing)):
+        unasked = [chunk for chunk in missing if (blob.number, chunk) not in self._flights]
+        for run_first, run_last in _runs(self._with_neighbours(blob, unasked)):
             self._queue(blob, run_first, run_last, _FOREGROUND)
         for chunk in missing:
             job = self._flights[blob.number, chunk]

@@ -78,8 +78,9 @@ def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[
             for leftover in folder.glob(f".{done.name}.*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             temporary = folder / f".{done.name}.{secrets.token_hex(4)}"
-            temporary.mkdir(mode=0o755)
+            temporary.mkdir()
             try:
+                temporary.chmod(0o755)  # whatever our umask is
                 total, moved = sum(layer.size for layer in image.manifest.layers), 0
                 for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
                     _unpack_layer(source, layer, diff_id, temporary)

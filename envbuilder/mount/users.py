@@ -11,7 +11,7 @@ from envbuilder.mount.inroot import read_in
 
 #: Bytes of a passwd or group file that are looked at.
 _MAX_FILE = 4 << 20
-_MAX_ID = 0xFFFFFFFE
+_MAX_ID, _MAX_DIGITS = 0xFFFFFFFE, 10
 
 
 class UnknownUser(SpecError):
@@ -43,14 +43,14 @@ def find_user(root: Path, text: str) -> ContainerUser:
     # A number is a number even if a user has it as name; Docker and runc do the same.
     found = next((line for line in users if line[0] == wanted or (wanted.isdecimal() and line[2] == wanted)), None)
     if found is None and not wanted.isdecimal():
-        raise UnknownUser(f"user {wanted!r}: not in the image's /etc/passwd")
+        raise UnknownUser(f"user {wanted[:80]!r}: not in the image's /etc/passwd")
     uid = _number(wanted if wanted.isdecimal() else found[2] if found else "", text)
     gid = _number(found[3], text) if found else 0
     extra: tuple[int, ...] = ()
     if wanted_group:
         group = next((line for line in groups if line[0] == wanted_group), None)
         if group is None and not wanted_group.isdecimal():
-            raise UnknownUser(f"group {wanted_group!r}: not in the image's /etc/group")
+            raise UnknownUser(f"group {wanted_group[:80]!r}: not in the image's /etc/group")
         gid = _number(wanted_group if wanted_group.isdecimal() else group[2] if group else "", text)
     elif found:
         extra = tuple(_number(line[2], text) for line in groups if found[0] in line[3].split(","))
@@ -65,6 +65,6 @@ def _lines(data: bytes, least: int) -> Iterator[list[str]]:
 
 
 def _number(text: str, user: str) -> int:
-    if not text.isdecimal() or int(text) > _MAX_ID:
-        raise UnknownUser(f"user {user!r}: want a number from 0 to {_MAX_ID}, got {text[:40]!r}")
+    if not text.isdecimal() or len(text) > _MAX_DIGITS or int(text) > _MAX_ID:
+        raise UnknownUser(f"user {user[:80]!r}: want a number from 0 to {_MAX_ID}, got {text[:40]!r}")
     return int(text)
