@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -194,8 +194,9 @@ AnyPlan: TypeAlias = DebPlan | WheelPlan | TopPlan
 
 def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
     """The layers of the last of ``locks``, base first; the others are what it extends, the root first."""
-    lock = locks[-1]
-    by_name = {each.name: each for each in locks}
+    # A lock is sorted already; that a plan does not depend on it must not rest on that.
+    by_name = {each.name: _ordered(each) for each in locks}
+    lock = by_name[locks[-1].name]
     compilation = Compilation(
         python=lock.python, platform=lock.platform, packages=interpreter_packages(lock.debs, lock.python)
     )
@@ -212,6 +213,14 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
         else:
             plans.append(WheelPlan(id=layer, wheels=wheels, compilation=compilation))
     return tuple(plans)
+
+
+def _ordered(lock: Lock) -> Lock:
+    return replace(
+        lock,
+        wheels=tuple(sorted(lock.wheels, key=lambda wheel: wheel.name)),
+        debs=tuple(sorted(lock.debs, key=lambda deb: deb.name)),
+    )
 
 
 def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Interpreter) -> None:
