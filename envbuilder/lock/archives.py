@@ -21,6 +21,9 @@ _SUITES = frozenset(
 )
 _URL = re.compile(r"(?:https?|file):/\S+\Z")
 _MMDEBSTRAP = re.compile(r"my \$(mirror|secmirror)\s*=\s*'((?:https?|file)://[^']+)'")
+#: Debian's content network and most mirrors keep ``debian-security`` beside ``debian``. Hosts whose sources were
+#: written for a minimal system (debootstrap, mmdebstrap with a mirror) name the main archive alone.
+_SECURITY_SUFFIX = "-security"
 #: Bytes read of a sources file or of mmdebstrap.
 _MAX_SIZE = 4 << 20
 
@@ -121,7 +124,7 @@ def mmdebstrap_archives(text: str) -> dict[str, str]:
 def known_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> dict[str, str]:
     """Archive roots by role: as ``configured``, else this host's apt sources, else mmdebstrap's default.
 
-    A role that none of them names is absent.
+    A role that none of them names is absent; but the security archive is then looked for beside the main one.
     """
     apt = root / "etc/apt"
     sources: list[Source] = []
@@ -132,6 +135,8 @@ def known_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> 
             sources += parse_deb822(_read(file))
     found = mmdebstrap_archives(_read(root / "usr/bin/mmdebstrap")) | archives_of(sources)
     found |= {role: url.rstrip("/") for role, url in configured.items()}
+    if SECURITY not in found and found.get(DEBIAN, "").endswith("/debian"):
+        found[SECURITY] = found[DEBIAN] + _SECURITY_SUFFIX
     return found
 
 
@@ -146,9 +151,15 @@ def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> d
         if role not in found:
             raise NoMirror(
                 f"Debian archive {role!r}: neither the settings, /etc/apt nor mmdebstrap name a mirror",
-                hint=f"Set mirrors.{role} in envbuilder.toml, or ENVBUILDER_MIRRORS_{role.upper().replace('-', '_')}.",
+                hint=setting_hint("mirrors", role),
             )
     return found
+
+
+def setting_hint(section: str, role: str) -> str:
+    """How to name the host of ``role`` in the settings ``section``, as one imperative sentence."""
+    variable = f"ENVBUILDER_{section}_{role}".upper().replace("-", "_")
+    return f"Set {section}.{role} in envbuilder.toml, or {variable}."
 
 
 def _read(file: Path) -> str:

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.digest import Digest, DigestMismatch
 from envbuilder.errors import HostError
+from envbuilder.lock.archives import setting_hint
 from envbuilder.lock.download import (
     ArtifactGone,
     Http,
@@ -162,7 +163,10 @@ class ArtifactCache:
             return self._locate_wheel(artifact)
         root = self._mirrors.get(artifact.archive)
         if root is None:
-            raise UnknownRole(f"{artifact.name}: no mirror for archive {artifact.archive!r}", hint=_hint("mirrors"))
+            raise UnknownRole(
+                f"{artifact.name}: no mirror for archive {artifact.archive!r}",
+                hint=setting_hint("mirrors", artifact.archive),
+            )
         path = entry_path(artifact.file, source=f"lock: {artifact.name}")
         url = f"{without_credentials(root).rstrip('/')}/{quote(path, safe='/+~:')}"
         return url, headers_for(url, root)
@@ -170,7 +174,9 @@ class ArtifactCache:
     def _locate_wheel(self, wheel: Wheel) -> tuple[str, dict[str, str]]:
         index = self._indexes.get(wheel.index)
         if index is None:
-            raise UnknownRole(f"{wheel.name}: no Python index for role {wheel.index!r}", hint=_hint("indexes"))
+            raise UnknownRole(
+                f"{wheel.name}: no Python index for role {wheel.index!r}", hint=setting_hint("indexes", wheel.index)
+            )
         name = file_name(wheel.file, source=f"lock: {wheel.name}")
         page = self._page(wheel.index, index, canonicalize_name(wheel.name))
         found = page.get(name)
@@ -195,10 +201,6 @@ def _gone(artifact: Artifact, why: str) -> ArtifactGone:
     option = f"--upgrade-package {artifact.name}" if isinstance(artifact, Wheel) else "--upgrade"
     hint = f"Lock what is there now: envbuilder lock ENV {option}"
     return ArtifactGone(f"{artifact.name} {artifact.version}: {why}", hint=hint)
-
-
-def _hint(section: str) -> str:
-    return f"Name it in the settings, in [{section}]."
 
 
 @contextlib.contextmanager

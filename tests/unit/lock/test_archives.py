@@ -117,3 +117,16 @@ def test_settings_win_over_apts_sources_and_these_over_mmdebstrap(root):
 
     found = find_archives({"debian": "http://mine.example/debian/"}, root=root)
     assert found == BOTH | {"debian": "http://mine.example/debian"}
+
+
+def test_a_host_that_names_the_main_archive_alone_has_the_security_archive_beside_it(root):
+    (root / "etc/apt/sources.list").write_text("deb http://mirror.example/debian trixie main")
+
+    assert find_archives({}, root=root) == BOTH
+
+
+def test_a_main_archive_of_another_name_says_nothing_about_the_security_archive(root):
+    (root / "etc/apt/sources.list").write_text("deb http://snapshot.example/20260101T000000Z trixie main")
+
+    with pytest.raises(NoMirror, match="debian-security"):
+        find_archives({}, root=root)
