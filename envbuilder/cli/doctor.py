@@ -36,7 +36,8 @@ def command(app: App, reference: str) -> Result:
         {"key": key, "value": without_credentials(setting.value), "source": setting.source}
         for key, setting in sorted(app.settings.by_key.items())
     ]
-    host = probe(app.mount_settings().state_dir)
+    node = app.mount_settings()
+    host = probe(node.state_dir, node.cache_dir)
     tools = (*_programs(), *_sources(app))
     mode = chosen_mode(host)
     value: dict[str, Any] = {
@@ -64,7 +65,7 @@ def command(app: App, reference: str) -> Result:
 
 _MODES = {
     "erofs": "lazily, EROFS over files that our FUSE daemon serves",
-    "loop": "lazily, EROFS over loop devices (the kernel cannot mount EROFS from files: it is older than 6.12)",
+    "loop": "lazily, EROFS over loop devices (see above for why not from files)",
     "unpack": "by unpacking the whole image first (see above for what is missing)",
     "": "not at all: mounting needs root",
 }

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +39,9 @@ _AT_FDCWD = -100
 
 #: Extra devices of one EROFS mount that we try: the layers of an image plus none (style: MAX_LAYERS).
 MAX_DEVICES = 127
+
+#: Paths that need no escaping in any mount option, of a size that fsconfig(2) takes.
+_PLAIN_OPTION = re.compile(r"[A-Za-z0-9/._@%+=~ -]{1,255}")
 
 _HINTS = {
     errno.EPERM: "Run as root of the host: file systems such as EROFS cannot be mounted in a user namespace.",
@@ -114,7 +118,7 @@ def mount(
     try:
         # "ro" is for the super block (else a read-only loop device is EACCES), the attribute for the mount.
         for name, value in [*options, *([("ro", "")] if read_only else [])]:
-            command, text = (_SET_STRING, value.encode()) if value else (_SET_FLAG, None)
+            command, text = (_SET_STRING, os.fsencode(value)) if value else (_SET_FLAG, None)
             done = int(_libc.syscall(_FSCONFIG, context, command, name.encode(), text, 0))
             _check(done, f"{what}: option {name}={value}", target, lambda: _context_log(context))
         done = int(_libc.syscall(_FSCONFIG, context, _CMD_CREATE, None, None, 0))
@@ -152,8 +156,9 @@ def mount_erofs(metadata: Path, devices: Sequence[Path], target: Path) -> None:
     Raises:
         MountRefused: ENOTBLK where regular files are not taken.
     """
-    options = [("source", str(metadata)), *(("device", str(device)) for device in devices)]
-    mount("erofs", options, target, read_only=True, nosuid_nodev=True, what=f"EROFS {metadata.name}")
+    with _as_options([metadata, *devices]) as (source, *names):
+        options = [("source", source), *(("device", name) for name in names)]
+        mount("erofs", options, target, read_only=True, nosuid_nodev=True, what=f"EROFS {metadata.name}")
 
 
 def mount_fuse(device: int, target: Path, *, name: str) -> None:
@@ -173,17 +178,41 @@ def mount_fuse(device: int, target: Path, *, name: str) -> None:
     mount("fuse", options, target, read_only=True, nosuid_nodev=True, what="FUSE")
 
 
-def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, *, name: str, thrown_away: bool) -> None:
+def mount_overlay(
+    lower: Path, upper: Path, work: Path, target: Path, *, name: str, thrown_away: bool, nosuid_nodev: bool = False
+) -> None:
     """Mount ``lower`` with a writable layer ``upper`` over it.
 
     upper and work: empty, on one ordinary file system (never FUSE, EROFS or another overlay).
     thrown_away: nothing in ``upper`` needs to survive a crash, so no fsync reaches the disk
     (``volatile``, Linux 5.10).
     """
-    options = [("source", name), ("lowerdir", str(lower)), ("upperdir", str(upper)), ("workdir", str(work))]
-    if thrown_away:
-        options.append(("volatile", ""))
-    mount("overlay", options, target, read_only=False, nosuid_nodev=False)
+    with _as_options([lower, upper, work]) as names:
+        options = [("source", name), *zip(("lowerdir", "upperdir", "workdir"), names, strict=True)]
+        if thrown_away:
+            options.append(("volatile", ""))
+        mount("overlay", options, target, read_only=False, nosuid_nodev=nosuid_nodev)
+
+
+@contextmanager
+def _as_options(paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+    """``paths`` as mount options take them: overlay splits at ':', fsconfig(2) takes at most 255 bytes.
+
+    What does not fit goes by the name of an open descriptor.
+    """
+    opened: list[int] = []
+    names: list[str] = []
+    try:
+        for path in paths:
+            name = str(path)
+            if not _PLAIN_OPTION.fullmatch(name):
+                opened.append(os.open(path, os.O_PATH | os.O_CLOEXEC))
+                name = f"/proc/self/fd/{opened[-1]}"
+            names.append(name)
+        yield tuple(names)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def mount_tmpfs(target: Path, *, name: str) -> None:
@@ -191,13 +220,14 @@ def mount_tmpfs(target: Path, *, name: str) -> None:
     mount("tmpfs", [("source", name), ("mode", "0755")], target, read_only=False, nosuid_nodev=True)
 
 
-def bind(source: Path, target: Path, *, read_only: bool) -> None:
+def bind(source: Path, target: Path, *, read_only: bool, nosuid_nodev: bool = False) -> None:
     """Show the tree at ``source`` at ``target`` too."""
     done = _libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None)
     _check(done, f"bind of {source}", target)
-    if read_only:
-        flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY
-        _check(_libc.mount(None, os.fsencode(target), None, flags, None), f"read-only bind of {source}", target)
+    flags = (_MS_RDONLY if read_only else 0) | (_MS_NOSUID | _MS_NODEV if nosuid_nodev else 0)
+    if flags:
+        done = _libc.mount(None, os.fsencode(target), None, _MS_BIND | _MS_REMOUNT | flags, None)
+        _check(done, f"bind of {source} with its flags", target)
 
 
 def unmount(target: Path, *, force: bool = False) -> bool:
@@ -232,7 +262,7 @@ def mount_points(below: Path | None = None) -> tuple[MountPoint, ...]:
 
 
 def _mountinfo(text: bytes) -> Iterator[MountPoint]:
-    for line in text.splitlines():
+    for line in text.split(b"\n"):  # a name may hold \r, which splitlines() takes for an end
         before, _, after = line.partition(b" - ")
         fields, kind = before.split(b" "), after.split(b" ")
         if len(fields) < 5 or len(kind) < 2:

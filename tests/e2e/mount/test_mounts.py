@@ -179,7 +179,7 @@ def test_many_readers_at_once_get_the_right_bytes(node):
 
 
 def test_the_host_s_way_of_mounting_is_found_by_trying(node):
-    found = probe(node.settings.state_dir)
+    found = probe(node.settings.state_dir, node.settings.cache_dir)
 
     assert chosen_mode(found) in MODES
     assert all(capability.why for capability in found)
