@@ -4,6 +4,9 @@ ENV ?= hello
 VENV := .venv
 BIN := $(VENV)/bin
 REGISTRY ?=
+PORT ?= 5000
+SCENARIO ?=
+EXCLUSIVE ?=
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # A Python newer than any we locked for takes the newest lock.
 REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
@@ -17,6 +20,7 @@ help: ## list targets
 $(VENV)/.ready: $(wildcard requirements/dev-*.txt) pyproject.toml
 	@tools/install-system-packages setup
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the pinned Python tools into $(VENV): about a minute"
 	$(BIN)/pip install --quiet --require-hashes -r $(REQUIREMENTS)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -33,7 +37,7 @@ test-fast: setup ## unit + contract + property + golden: under a minute
 	$(BIN)/pytest -q -m "not slow and not network" tests/unit tests/contract tests/property tests/golden tests/test_architecture.py tests/test_docs.py
 
 test: setup check ## everything but compat; every tool is required
-	@tools/install-system-packages demo test
+	@tools/install-system-packages lock run test
 	ENVBUILDER_REQUIRE=all $(BIN)/pytest -q --ignore=tests/compat
 
 compat: setup ## other people's tools read what we write, and we read theirs
@@ -44,38 +48,38 @@ compat: setup ## other people's tools read what we write, and we read theirs
 ENVIRONMENTS = $(notdir $(patsubst %/,%,$(dir $(wildcard images/*/env.toml))))
 
 locks: setup ## images/*/env.toml to lockfiles/
-	@tools/install-system-packages demo
+	@tools/install-system-packages fetch lock
 	$(BIN)/envbuilder lock $(ENVIRONMENTS)
 
 locks-check: setup ## fail when any lock is stale (offline)
 	$(BIN)/envbuilder lock --frozen $(ENVIRONMENTS)
 
 images: setup ## build every image into the store
-	@tools/install-system-packages demo
+	@tools/install-system-packages fetch
 	$(BIN)/envbuilder build $(ENVIRONMENTS)
 
 repro: setup ## build ENV twice: other directory, umask, uid, TZ, locale; compare digests
-	@tools/install-system-packages demo
+	@tools/install-system-packages fetch
 	tools/repro $(ENV)
 
 golden: setup ## rewrite golden files; review the diff by hand
 	ENVBUILDER_GOLDEN=write $(BIN)/pytest -q tests/golden
 
 demo: setup ## the main job end to end; ENV=ai for the big one, REGISTRY=host:port to push
-	@tools/install-system-packages demo
+	@tools/install-system-packages fetch lock run
 	$(BIN)/python tools/demo.py $(ENV) $(if $(REGISTRY),--registry $(REGISTRY))
 
-registry: ## start Debian's docker-registry on localhost:5000 (data below .cache/registry)
-	@tools/install-system-packages test
-	tools/registry start
+registry: ## start Debian's docker-registry on localhost:PORT (5000; data below .cache/registry)
+	@tools/install-system-packages registry
+	@tools/registry start $(PORT)
 
 registry-stop: ## stop it
-	tools/registry stop
+	@tools/registry stop $(PORT)
 
-bench: setup ## run the scenarios of bench/; one JSON line each into bench/results/
-	@tools/install-system-packages demo test compat bench
+bench: setup ## scenarios of bench/ (SCENARIO=, ENV=, EXCLUSIVE=1 to drop caches); a line each into bench/results/
+	@tools/install-system-packages fetch lock run test compat bench
 	@tools/install-go-tools
-	$(BIN)/python bench/run.py $(SCENARIO)
+	$(BIN)/python bench/run.py $(SCENARIO) --env $(ENV) $(if $(EXCLUSIVE),--exclusive)
 
 requirements: ## hash-lock the development tools for PYTHON (pip-tools)
 	tools/compile-requirements $(PYTHON) --upgrade

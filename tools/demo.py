@@ -3,7 +3,8 @@
     python tools/demo.py [ENV] [--registry HOST:PORT]
 
 Lock (or find the lock fresh), build, push when a registry is named, resolve, start a command
-lazily on a cold node, and again after a full pull. Cold means: an empty chunk store of its own.
+lazily on a node that has nothing of the image, and again after a full pull. Having nothing means:
+an empty chunk store of its own; the blobs themselves may still be in the page cache.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ COMMANDS = {
     "standard": "import ctypes; ctypes.CDLL('libcudart.so.13'); print('libcudart.so.13 loaded')",
     "ai": "import torch; print('torch', torch.__version__, 'CUDA', torch.version.cuda)",
 }
+#: Where the new nodes' chunk stores lie: on an ordinary disk, which /tmp need not be.
+SCRATCH = Path(__file__).resolve().parents[1] / ".cache"
+#: Exit status when this host lacks something (envbuilder/errors.py, HostError).
+_HOST = 5
 
 
 def envbuilder(*words: str) -> Any:
     """Run one verb with ``--json``; its progress goes to our stderr."""
-    print("$ envbuilder " + " ".join(words), file=sys.stderr, flush=True)
+    print("\n$ envbuilder " + " ".join(words), file=sys.stderr, flush=True)
     argv = [sys.executable, "-m", "envbuilder", *words, "--json"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -36,16 +41,16 @@ def envbuilder(*words: str) -> Any:
 
 
 def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
-    """Start ``python -c code`` on a cold node; the report of ``envbuilder run``."""
-    with tempfile.TemporaryDirectory(prefix="envbuilder-demo-") as folder:
+    """Start ``python3 -c code`` on a node that has nothing yet; the report of ``envbuilder run``."""
+    words = ["run", *(["--full"] if full else []), reference, "--", "python3", "-c", code]
+    print("\n$ envbuilder " + " ".join(words[:-1]) + f' "{code}"', file=sys.stderr, flush=True)
+    SCRATCH.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="demo-", dir=SCRATCH) as folder:
         report = Path(folder) / "report.json"
-        words = ["run", reference, "--report", str(report), *(["--full"] if full else []), "--", "python3", "-c", code]
-        print("$ envbuilder " + " ".join(words[:-1]) + f" {code!r}", file=sys.stderr, flush=True)
+        argv = [sys.executable, "-m", "envbuilder", words[0], "--report", str(report), *words[1:]]
         environ = {**os.environ, "ENVBUILDER_CHUNKS": str(Path(folder) / "chunks")}
-        done = subprocess.run(
-            [sys.executable, "-m", "envbuilder", *words], env=environ, stdout=subprocess.PIPE, check=False
-        )
-        sys.stderr.write("  " + done.stdout.decode(errors="replace"))
+        done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, check=False)
+        sys.stderr.write(done.stdout.decode(errors="replace"))
         if done.returncode:
             sys.exit(done.returncode)
         value: dict[str, Any] = json.loads(report.read_text())
@@ -53,9 +58,9 @@ def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
 
 
 def first_result(report: dict[str, Any]) -> str:
-    """Seconds and bytes until the command's first output."""
+    """Seconds from typing the command, and bytes fetched, until its first output."""
     seconds, fetched = report["seconds"]["first_output"], report["fetched_bytes"]["before_first_output"]
-    return f"{seconds:.2f} s, after {size(fetched)} fetched"
+    return f"{seconds:.2f} s, {size(fetched)} fetched"
 
 
 def size(count: float) -> str:
@@ -67,6 +72,12 @@ def size(count: float) -> str:
     return f"{count:.2f} GB"
 
 
+def show(rows: list[tuple[str, str]]) -> None:
+    """Print the table; to stdout, as all else went to stderr."""
+    width = max(len(name) for name, _ in rows)
+    print("\n" + "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("env", nargs="?", default="hello")
@@ -76,12 +87,15 @@ def main() -> None:
 
     locked = envbuilder("lock", env)
     (built,) = envbuilder("build", env)
+    new = [layer for layer in built["layers"] if not layer["reused"]]
+    kept = f"{len(built['layers']) - len(new)} were in the store"
     rows = [
-        ("lock", "fresh, nothing to do" if not any(item["changed"] for item in locked) else "written"),
-        ("layers", f"{len(built['layers'])} ({sum(layer['reused'] for layer in built['layers'])} reused)"),
-        ("bytes built", size(sum(layer["size"] for layer in built["layers"] if not layer["reused"]))),
-        ("image size", size(sum(layer["size"] for layer in built["layers"]))),
-        ("time to build", f"{built['seconds']:.1f} s"),
+        ("lock", "written anew" if any(item["changed"] for item in locked) else "was fresh"),
+        ("image", f"{size(sum(layer['size'] for layer in built['layers']))} in {len(built['layers'])} layers"),
+        (
+            "built",
+            f"{len(new)} layers, {size(sum(layer['size'] for layer in new))}, in {built['seconds']:.1f} s; {kept}",
+        ),
     ]
     reference = env
     if arguments.registry:
@@ -89,27 +103,25 @@ def main() -> None:
         pushed = envbuilder("push", env, reference)
         there = size(pushed["skipped_bytes"])
         rows.append(
-            (
-                "bytes pushed",
-                f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({there} were there)",
-            )
+            ("pushed", f"{size(pushed['copied_bytes'])} in {pushed['seconds']:.1f} s ({there} were in the registry)")
         )
     resolved = envbuilder("resolve", reference)
     rows.append(("resolved to", resolved["pinned"]))
+    if os.geteuid() != 0:
+        show(rows)
+        print(
+            "\nerror: starting a command mounts file systems, which needs root; all before it was done", file=sys.stderr
+        )
+        print(f"hint: run as root: make demo ENV={env}", file=sys.stderr)
+        sys.exit(_HOST)
     lazy, full = start(resolved["pinned"], code, full=False), start(resolved["pinned"], code, full=True)
+    place = arguments.registry or "the store"
     rows += [
-        ("mounted by", lazy["how"]),
-        (
-            "first result, lazy",
-            f"{lazy['first_output_s']:.2f} s after {size(lazy['fetched_before_first_output'])} fetched",
-        ),
-        (
-            "first result, full pull",
-            f"{full['first_output_s']:.2f} s after {size(full['fetched_before_first_output'])} fetched",
-        ),
+        ("mounted as", lazy["how"]),
+        ("first result, lazy", f"{first_result(lazy)} from {place}"),
+        ("first result, full pull", f"{first_result(full)} from {place}"),
     ]
-    width = max(len(name) for name, _ in rows)
-    print("\n" + "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows))
+    show(rows)
 
 
 if __name__ == "__main__":
