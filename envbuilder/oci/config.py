@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envbuilder.digest import Digest, InvalidJson, canonical_json, parse_json_object
+from envbuilder.errors import SpecError
 from envbuilder.oci.platform import Platform
 
 
@@ -72,8 +73,12 @@ def parse_config(data: bytes, *, source: str) -> ImageConfig:
     if not isinstance(labels, dict):
         raise InvalidJson(f"{source}: config.Labels: want an object")
     history = value.get("history") or []
+    try:
+        platform = Platform.parse(f"{value.get('os') or '?'}/{value.get('architecture') or '?'}")
+    except SpecError as error:
+        raise SpecError(f"{source}: {error}") from error
     return ImageConfig(
-        platform=Platform.parse(str(value.get("architecture"))),
+        platform=platform,
         diff_ids=tuple(Digest.parse(text) for text in diff_ids),
         env={name: text for name, _, text in variables},
         entrypoint=_texts(process, "Entrypoint", source),

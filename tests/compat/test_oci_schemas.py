@@ -63,3 +63,25 @@ def test_the_schemas_are_really_followed():
     }
 
     assert len(list(validator("image-manifest-schema.json").iter_errors(bad))) >= 2
+
+
+def test_every_document_of_the_real_image_is_what_the_schemas_describe(hello):
+    index = {"mediaType": media_types.OCI_INDEX, "digest": hello.digest}
+    manifests = hello.index["manifests"]
+    configs = [hello.plain["config"], hello.erofs["config"]]
+
+    errors = [
+        f"{what['digest']}: {error.message}"
+        for what in (index, *manifests, *configs)
+        for error in validator(NAMES[what["mediaType"]]).iter_errors(
+            json.loads(hello.blob(what["digest"]).read_bytes())
+        )
+    ]
+
+    assert errors == []
+    layout = json.loads((hello.store / "oci-layout").read_bytes())
+    assert list(validator("image-layout-schema.json").iter_errors(layout)) == []
+    assert (
+        list(validator(NAMES[media_types.OCI_INDEX]).iter_errors(json.loads((hello.store / "index.json").read_bytes())))
+        == []
+    )

@@ -70,7 +70,15 @@ def test_a_config_survives_its_bytes():
 
 
 @pytest.mark.parametrize(
-    "change", [{"rootfs": {}}, {"config": {"Env": "A=b"}}, {"config": []}, {"architecture": "s390x"}]
+    "change",
+    [
+        {"rootfs": {}},
+        {"config": {"Env": "A=b"}},
+        {"config": []},
+        {"architecture": "s390x"},
+        {"os": "windows"},
+        {"os": ""},
+    ],
 )
 def test_a_malformed_config_is_refused(change):
     value = {**json.loads(ImageConfig(platform=Platform("x86_64"), diff_ids=()).dump()), **change}
@@ -88,3 +96,12 @@ def test_a_platform_has_several_spellings(text):
 def test_another_platform_is_refused(text):
     with pytest.raises(SpecError):
         Platform.parse(text)
+
+
+def test_a_config_of_no_platform_is_named():
+    value = {**json.loads(ImageConfig(platform=Platform("x86_64"), diff_ids=()).dump()), "architecture": "", "os": ""}
+
+    with pytest.raises(
+        SpecError, match=r"^registry/a: sha256:1: platform: want linux/x86_64 or linux/aarch64, got '\?/\?'$"
+    ):
+        parse_config(json.dumps(value).encode(), source="registry/a: sha256:1")
