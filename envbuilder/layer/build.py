@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -157,16 +158,19 @@ def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path, c
     return layer.id, layer.plan_key.hex
 
 
-def _quiet_interrupt() -> None:
+def _begin_process() -> None:
     # Ctrl-C reaches the whole process group: the parent alone answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A layer is up to 100,000 small objects that live to its end: the collector would walk them again and again,
+    # and finds no cycle.
+    gc.disable()
 
 
 @contextmanager
 def _pools(jobs: int, store: LayoutTarget) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]]:
     context = multiprocessing.get_context("spawn")
     fetchers = ThreadPoolExecutor(_FETCHES, "fetch")
-    builders = ProcessPoolExecutor(jobs, mp_context=context, initializer=_quiet_interrupt)
+    builders = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process)
     try:
         yield fetchers, builders
     except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import zstandard
 
@@ -40,6 +41,15 @@ class Framed:
     index: ChunkIndex
 
 
+@runtime_checkable
+class Hashing(Writable, Protocol):
+    """A Writable that hashes what it is given, as a store's BlobWriter does: nobody need hash that again."""
+
+    @property
+    def digest(self) -> Digest:
+        """Of all that was written so far."""
+
+
 class FrameWriter:
     """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks.
 
@@ -48,12 +58,13 @@ class FrameWriter:
     """
 
     def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD) -> None:
-        self._out, self._media_type = out, media_type
+        self._out = out if isinstance(out, Hashing) else _Hashed(out)
+        self._media_type = media_type
         # No frame checksum: the chunk index has the SHA-256 of every frame, the manifest that of the blob.
         self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
         self._chunk = memoryview(bytearray(CHUNK_SIZE))
         self._filled = 0
-        self._diff_id, self._digest = hashlib.sha256(), hashlib.sha256()
+        self._diff_id = hashlib.sha256()
         self._offsets, self._blob_offsets, self._checksums = [0], [0], bytearray()
 
     def write(self, data: bytes, /) -> int:
@@ -79,10 +90,9 @@ class FrameWriter:
         payload, start = index.dump(), self._blob_offsets[-1]
         frame = skippable(payload)
         self._out.write(frame)
-        self._digest.update(frame)
         blob = Descriptor(
             media_type=self._media_type,
-            digest=Digest("sha256:" + self._digest.hexdigest()),
+            digest=self._out.digest,
             size=start + len(frame),
             annotations=index_annotations(payload, start=start),
         )
@@ -93,12 +103,26 @@ class FrameWriter:
         chunk = self._chunk[: self._filled]
         self._diff_id.update(chunk)
         frame = self._compressor.compress(chunk)
-        self._digest.update(frame)
         self._checksums += hashlib.sha256(frame).digest()
         self._offsets.append(self._offsets[-1] + self._filled)
         self._blob_offsets.append(self._blob_offsets[-1] + len(frame))
         self._out.write(frame)
         self._filled = 0
+
+
+class _Hashed:
+    """A Hashing over any Writable."""
+
+    def __init__(self, out: Writable) -> None:
+        self._out, self._hash = out, hashlib.sha256()
+
+    @property
+    def digest(self) -> Digest:
+        return Digest("sha256:" + self._hash.hexdigest())
+
+    def write(self, data: bytes, /) -> None:
+        self._hash.update(data)
+        self._out.write(data)
 
 
 def read_chunk(chunk: Chunk, stored: bytes, *, source: str) -> bytes:
