@@ -234,7 +234,7 @@ class MemberReader(io.RawIOBase):
 def _fastest_inflate() -> Any:
     """``isal.isal_zlib`` where it is installed, else ``zlib``: one interface, the same bytes.
 
-    Measured on 17 wheels (2026-11, AMD EPYC): isal 440-930 MB/s, zlib 290-450, 1.5 to 2 times.
+    Measured on the 165 wheels of ai (AMD EPYC): 9.2 CPU-seconds with isal, 14.5 with zlib, of 113 for all layers.
     """
     try:
         return importlib.import_module("isal.isal_zlib")
