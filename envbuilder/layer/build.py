@@ -17,7 +17,7 @@ from envbuilder.digest import Digest
 from envbuilder.errors import HostError
 from envbuilder.layer.frames import FrameWriter
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
-from envbuilder.layer.record import dump_layer, load_layer
+from envbuilder.layer.record import dump_layer, load_blob, load_layer
 from envbuilder.layer.tar import write_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.source import ArtifactSource
@@ -39,6 +39,13 @@ class LocalFiles:
 
     def file(self, artifact: Artifact) -> Path:
         return self.files[artifact.digest]
+
+
+def has_layer(plan: Recipe, store: LayoutTarget) -> bool:
+    """Whether ``store`` has what ``plan`` became earlier: ``find_layer`` without the paths."""
+    data = store.records.get(plan.key.hex)
+    blob = load_blob(data, key=plan.key) if data else None
+    return blob is not None and store.has(blob)
 
 
 def find_layer(plan: Recipe, store: LayoutTarget) -> Layer | None:
