@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import click
 
 from envbuilder.cli.app import App, common
-from envbuilder.cli.output import Result, human_size
+from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.project import artifact_cache, fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_destination, store_tag
 from envbuilder.image.build import build_image, missing_plans
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
-from envbuilder.lock.model import Lock
+from envbuilder.lock.fetch import ArtifactCache
+from envbuilder.lock.model import Artifact, Lock
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.copy import DEFAULT_JOBS, copy
@@ -67,7 +70,10 @@ def _build(app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: 
     lock, project = locks[-1], app.need_project()
     rows: list[dict[str, Any]] = []
     target, tag = open_destination(app, destination) if destination else (None, "")
-    with _Pusher(target, store) as pusher:
+    cache = artifact_cache(app, os.environ)
+    needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
+    absent = sum(artifact.size for artifact in needed.values() if not cache.has(artifact))
+    with app.output.stage(f"{lock.name}: fetch", absent) as meter, _Pusher(target, store) as pusher:
 
         def finished(layer: Layer, reused: bool) -> None:
             rows.append(_row(layer, reused=reused))
@@ -78,7 +84,7 @@ def _build(app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: 
         built = build_image(
             locks,
             store,
-            artifact_cache(app, os.environ),
+            _Watched(cache, meter),
             cache=app.cache_directory,
             folders={each.name: environment_folder(project, each.name) for each in locks},
             jobs=jobs,
@@ -114,6 +120,21 @@ def _row(layer: Layer, *, reused: bool) -> dict[str, Any]:
         "tar_size": layer.tar_size,
         "reused": reused,
     }
+
+
+class _Watched:
+    """An ArtifactSource that tells what it fetches."""
+
+    def __init__(self, cache: ArtifactCache, meter: Meter) -> None:
+        self._cache, self._meter = cache, meter
+        self._guard = threading.Lock()
+
+    def file(self, artifact: Artifact) -> Path:
+        return self._cache.file(artifact, progress=self._fetched)
+
+    def _fetched(self, _artifact: Artifact, size: int) -> None:
+        with self._guard:
+            self._meter.advance(size)
 
 
 class _Pusher:

@@ -73,7 +73,7 @@ class Output:
                 TimeElapsedColumn(),
             )
             with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
-                yield _Bar(progress, progress.add_task(what, total=total or None))
+                yield _Bar(progress, progress.add_task(what, total=total or None, visible=False))
         else:
             lines = _Lines(what, total)
             yield lines
@@ -93,7 +93,8 @@ class _Bar:
         self._progress, self._task = progress, task
 
     def advance(self, size: int, /) -> None:
-        self._progress.advance(self._task, size)
+        # A stage that turns out to have nothing to do draws nothing.
+        self._progress.update(self._task, advance=size, visible=True)
 
     def total(self, size: int, /) -> None:
         self._progress.update(self._task, total=size)
@@ -103,10 +104,13 @@ class _Lines:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done = what, total, 0
         self._start = self._last = time.monotonic()
+        self._ended = False
 
     def advance(self, size: int, /) -> None:
         self._done += size
-        if time.monotonic() - self._last >= _LINE_EVERY_S:
+        if self._done == self._total:
+            self.end()
+        elif time.monotonic() - self._last >= _LINE_EVERY_S:
             self._last = time.monotonic()
             of = f" of {human_size(self._total)}" if self._total else ""
             sys.stderr.write(f"{self._what}: {human_size(self._done)}{of}\n")
@@ -116,7 +120,9 @@ class _Lines:
         self._total = size
 
     def end(self) -> None:
-        if self._done:
+        """The last line: when all is done, which may be before the stage ends."""
+        if self._done and not self._ended:
+            self._ended = True
             seconds = time.monotonic() - self._start
             sys.stderr.write(f"{self._what}: {human_size(self._done)} in {seconds:.1f} s\n")
             sys.stderr.flush()

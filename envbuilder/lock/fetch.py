@@ -80,14 +80,14 @@ class ArtifactCache:
         except OSError:
             return False
 
-    def file(self, artifact: Artifact) -> Path:
+    def file(self, artifact: Artifact, *, progress: Progress = lambda _artifact, _size: None) -> Path:
         """A read-only local file with the artefact's bytes, fetched if need be.
 
         Raises:
             DigestMismatch: the source gave other bytes. ArtifactGone: it no longer has the file.
             UnavailableError: it did not answer. CacheUnwritable, UnknownRole: this host is at fault.
         """
-        return self._file(artifact, lambda _artifact, _size: None)
+        return self._file(artifact, progress)
 
     def prefetch(self, artifacts: Iterable[Artifact], *, jobs: int = 8, progress: Progress | None = None) -> None:
         """Fetch what is missing of ``artifacts``, ``jobs`` at once, the largest first; the first error ends it.
