@@ -14,6 +14,8 @@ from envbuilder.errors import IntegrityError
 
 #: OCI image-spec descriptor.md, "Digests": we accept and make sha256 only.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+#: OCI image-spec descriptor.md, "size": an int64.
+_MAX_SIZE = (1 << 63) - 1
 #: Bytes moved per read; 1 MiB keeps hashing at full speed (registry.md 13.2).
 BLOCK_SIZE = 1 << 20
 
@@ -98,8 +100,8 @@ class Descriptor:
         artifact_type = value.get("artifactType", "")
         if not isinstance(media_type, str) or not isinstance(artifact_type, str):
             raise InvalidJson("descriptor: want a mediaType that is a string")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise InvalidJson(f"descriptor: want a size of 0 or more bytes, got {size!r}")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
+            raise InvalidJson(f"descriptor: want a size from 0 to {_MAX_SIZE} bytes, got {str(size)[:40]}")
         if not isinstance(annotations, dict) or not all(isinstance(v, str) for v in annotations.values()):
             raise InvalidJson("descriptor: want annotations that are strings")
         if platform is not None and not isinstance(platform, dict):

@@ -36,15 +36,21 @@ class App:
         Raises:
             NoProject: there is none here.
         """
-        return self.project or find_project(Path.cwd())
+        return self.project or find_project(_here())
 
     @property
     def store_directory(self) -> Path:
-        return Path(self.settings.get("store"))
+        return self._folder("store")
 
     @property
     def cache_directory(self) -> Path:
-        return Path(self.settings.get("cache"))
+        return self._folder("cache")
+
+    def _folder(self, key: str) -> Path:
+        folder = self.settings.get(key)
+        if not folder or "\0" in folder:
+            raise SpecError(f"{key}: want a directory, got {folder!r}", hint="Name one, or leave the setting out.")
+        return Path(folder)
 
     def mount_settings(self) -> MountSettings:
         """Where this node keeps what, and how it mounts.
@@ -59,8 +65,8 @@ class App:
         if not limit.isdecimal():
             raise SpecError(f"mount.wait-limit-s: want seconds, got {limit!r}")
         return MountSettings(
-            state_dir=Path(self.settings.get("state")),
-            cache_dir=Path(self.settings.get("chunks")),
+            state_dir=self._folder("state"),
+            cache_dir=self._folder("chunks"),
             mode=modes[modes.index(mode)],
             wait_limit_s=float(limit),
         )
@@ -111,7 +117,14 @@ def _project(named: Path | None) -> Path | None:
             raise NoProject(f"--project: want a folder with images/, got {named}")
         return named.resolve()
     try:
-        return find_project(Path.cwd())
+        return find_project(_here())
     except NoProject:
         # Most verbs also work on images alone.
         return None
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise NoProject("the working directory was removed", hint="Go to another, or name the project.") from error

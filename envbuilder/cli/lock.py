@@ -18,7 +18,7 @@ from envbuilder.lock.model import Lock
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec
 from envbuilder.spec.project import lineage, lock_file
-from envbuilder.store.files import write_whole
+from envbuilder.store.files import disk_errors, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ def _lock(
     lines = changes(existing, lock) if existing is None or dump(existing) != dump(lock) else ()
     if lines and not options.dry_run:
         file = lock_file(project, spec.name, platform)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file.parent, file, dump(lock))
     return lock, lines

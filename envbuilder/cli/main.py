@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from envbuilder import __version__
-from envbuilder.errors import EnvbuilderError
+from envbuilder.errors import EnvbuilderError, HostError
 
 #: Verb -> what it does, in the order of the data flow; each lives in the module of its name.
 VERBS = {
@@ -78,10 +78,19 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except EnvbuilderError as error:
-        if debug:
-            traceback.print_exc()
-        click.echo(f"error: {error}", err=True)
-        if error.hint:
-            click.echo(f"\nhint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
+        sys.exit(_explain(error, debug=debug))
+    except OSError as error:
+        # What the host refused where nobody expected it to.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        text = f"{where}{error.strerror or error}"
+        sys.exit(_explain(HostError(text, hint="Say it again with --debug to see where."), debug=debug))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _explain(error: EnvbuilderError, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    click.echo(f"error: {error}", err=True)
+    if error.hint:
+        click.echo(f"\nhint: {error.hint}", err=True)
+    return error.exit_code

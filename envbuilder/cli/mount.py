@@ -10,7 +10,7 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.mount import mount
+from envbuilder.mount.mount import BadMountPoint, mount
 
 
 @click.command(name="mount", epilog="Example: envbuilder mount ai /mnt/ai --rw")
@@ -30,7 +30,10 @@ def command(app: App, reference: str, directory: Path, writable: bool, full: boo
     value = {"directory": str(directory.absolute()), "pinned": source.pinned, "writable": writable}
     if dry_run:
         return Result(str(directory), {**value, "mode": "lazy" if image.lazy else "unpack"})
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadMountPoint(f"{directory}: {error.strerror}") from error
     with app.output.stage(f"mount {reference}") as meter:
         done_before = 0
 

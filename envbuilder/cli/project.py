@@ -8,7 +8,7 @@ from pathlib import Path
 from envbuilder.cli.app import App
 from envbuilder.lock.archives import known_archives
 from envbuilder.lock.check import require_fresh
-from envbuilder.lock.codec import load
+from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.download import http_pool
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.make import Machine
@@ -17,16 +17,19 @@ from envbuilder.lock.settings import read_python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
 from envbuilder.spec.project import lineage, lock_file
+from envbuilder.spec.toml import read_document
 
 
 def read_lock(project: Path, name: str, platform: Platform) -> Lock | None:
-    """The lock of environment ``name``; None when there is no file."""
+    """The lock of environment ``name``; None when there is no file.
+
+    Raises:
+        InvalidLock, SpecError: it is none, or cannot be read.
+    """
     file = lock_file(project, name, platform)
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        return None
-    return load(data, source=str(file.relative_to(project)))
+    source = str(file.relative_to(project))
+    data = read_document(file, most=MAX_SIZE, source=source)
+    return None if data is None else load(data, source=source)
 
 
 def fresh_locks(project: Path, name: str, platform: Platform) -> tuple[Lock, ...]:

@@ -7,18 +7,15 @@ Later ones win; ``doctor`` prints which one did. Keys are flat, ``section.name``
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.errors import SpecErrors
+from envbuilder.spec.toml import parse_toml, read_document
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+#: Bytes of a settings file.
+_MAX_FILE = 1 << 20
 #: Key -> what it is. ``*`` stands for a role or a host.
 KEYS = {
     "store": "image store: an OCI image layout",
@@ -95,12 +92,13 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
 
 
 def _file(file: Path) -> dict[str, str]:
-    try:
-        document = tomllib.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
+    data = read_document(file, most=_MAX_FILE, source=str(file))
+    if data is None:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SpecErrors(str(file), [str(error)]) from error
+    try:
+        document = parse_toml(data.decode(), source=str(file))
+    except UnicodeDecodeError as error:
+        raise SpecErrors(str(file), [f"not UTF-8: {error.reason} at byte {error.start}"]) from error
     values: dict[str, str] = {}
     problems: list[str] = []
     for key, value in _flatten(document):

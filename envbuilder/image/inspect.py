@@ -93,6 +93,9 @@ def fetch_metadata(target: Target, lazy: LazyImage) -> bytes:
     source = f"{target.name}: {lazy.metadata.digest}"
     stored = _fetch(target, lazy.metadata, MAX_METADATA_SIZE)
     if lazy.metadata.media_type == media_types.EROFS_LAYER:
+        # Kept under this name on the node, where other images may look for it.
+        if lazy.metadata_digest != lazy.metadata.digest:
+            raise BrokenImage(f"{source}: EROFS metadata: want {lazy.metadata_digest}, got {lazy.metadata.digest}")
         return stored
     try:
         size = zstandard.get_frame_parameters(stored).content_size

@@ -114,7 +114,7 @@ def runtime_config(
             "user": {"uid": user.uid, "gid": user.gid, "additionalGids": [*user.groups, *edits.groups]},
             "args": list(arguments(config, options.command)),
             "env": [f"{name}={text}" for name, text in env.items()],
-            "cwd": posixpath.normpath(posixpath.join("/", config.working_dir, options.working_dir)),
+            "cwd": _absolute(posixpath.join(config.working_dir, options.working_dir)),
             "capabilities": capabilities,
             "rlimits": [{"type": limit.name, "soft": limit.soft, "hard": limit.hard} for limit in options.limits],
             "noNewPrivileges": False,
@@ -135,6 +135,11 @@ def runtime_config(
             hooks.setdefault(name, []).append(hook)
         value["hooks"] = hooks
     return value
+
+
+def _absolute(path: str) -> str:
+    """``path`` from the root on, as runtimes insist on; Docker makes of it the same."""
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
 
 
 def _mounts() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import secrets
@@ -16,7 +17,7 @@ import socket
 import subprocess  # noqa: TID251 - the type of what proc.spawn returns
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -208,6 +209,8 @@ def _ask(
         )
     if directory is not None:
         directory = _checked(directory)
+    # Relative to our own working directory, which is not the supervisor's.
+    settings = replace(settings, state_dir=settings.state_dir.absolute(), cache_dir=settings.cache_dir.absolute())
     reap(settings.state_dir)
     # Started first: it imports while we look at the image.
     ours, theirs = socket.socketpair()
@@ -215,7 +218,7 @@ def _ask(
         process = proc.spawn(_supervisor_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
     try:
         id_ = secrets.token_hex(6)
-        folder = MountFolder(settings.state_dir, id_)
+        folder = MountFolder(settings.state_dir.absolute(), id_)
         request = _request(image, source, settings, folder, directory, writable, full, private, detached, progress)
         send_request(ours, request)
         for event in events(ours):
@@ -246,7 +249,7 @@ def _request(
     progress: Progress | None,
 ) -> MountRequest:
     name = str(image.root.digest)
-    cache = settings.cache_dir
+    cache = settings.cache_dir.absolute()
     metadata, serving, tree = None, None, None
     if image.lazy is not None and settings.mode != "unpack":
         metadata = metadata_file(source, image.lazy, cache)
@@ -265,8 +268,8 @@ def _request(
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
     return MountRequest(
         id=folder.id,
-        state_dir=settings.state_dir,
-        directory=directory or (folder.path / "rootfs").absolute(),
+        state_dir=folder.state_dir,
+        directory=directory or folder.path / "rootfs",
         image=name,
         serving=serving,
         metadata=metadata,
@@ -291,9 +294,12 @@ def _checked(directory: Path) -> Path:
 
 def _supervisor_argv(channel: int) -> list[str]:
     """Isolated, but with our own import path: neither the working directory nor PYTHONPATH of root decides."""
-    code = "import sys; sys.path[:] = sys.argv.pop().split(':'); from envbuilder.mount.supervisor import main; main()"
-    path = ":".join(entry for entry in sys.path if os.path.isabs(entry))  # noqa: PTH117 - entries are strings
-    return [sys.executable, "-I", "-c", code, str(channel), path]
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+        "from envbuilder.mount.supervisor import main; main()"
+    )
+    path = [entry for entry in sys.path if os.path.isabs(entry)]  # noqa: PTH117 - entries are strings
+    return [sys.executable, "-I", "-c", code, str(channel), json.dumps(path)]
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

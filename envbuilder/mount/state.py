@@ -123,6 +123,12 @@ class MountFolder:
         temporary.write_text(json.dumps(asdict(record)))
         temporary.replace(self.path / "record.json")
 
+    def write_worker(self, pid: int) -> None:
+        """Record the worker, for whoever has to end it."""
+        temporary = self.path / ".worker"
+        temporary.write_text(f"{pid} {start_time(pid)}")
+        temporary.replace(self.worker)
+
     def read(self) -> Record | None:
         """The record; None when there is none (it died before it mounted anything)."""
         try:

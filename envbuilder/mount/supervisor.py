@@ -18,6 +18,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -63,7 +64,11 @@ class _Supervisor:
 
     def run(self) -> None:
         """The life of a mount."""
-        self._lock = self._folder.create()
+        try:
+            self._lock = self._folder.create()
+        except EnvbuilderError as error:
+            send_error(self._channel, error)
+            return
         _log_to(self._folder.log)
         wakeup = _signals()
         try:
@@ -93,7 +98,7 @@ class _Supervisor:
         if request.metadata is not None and request.serving is not None:
             self._mount_erofs(request.metadata, request.serving, lower)
         elif request.tree is not None and request.scratch is None:
-            kernel.bind(request.tree, root, read_only=True)
+            kernel.bind(request.tree, root, read_only=True, nosuid_nodev=True)
             self._points.insert(0, root)
         if request.scratch is not None:
             self._mount_overlay(request.tree or lower, request.scratch, root)
@@ -179,11 +184,18 @@ class _Supervisor:
                 os.close(descriptor)  # the mount holds them now; without it they free themselves
 
     def _mount_overlay(self, lower: Path, scratch: Path, root: Path) -> None:
+        # Set-user-id programs and devices of a foreign image are for its container, not for this host's users.
+        public = not self._request.private
         name = source_name(self._request.id)
-        for part in ("upper", "work"):
-            (scratch / part).mkdir(mode=0o755, parents=True)
+        scratch.mkdir(mode=0o700, parents=True)
+        _make_layer(scratch, lower)
         try:
-            kernel.mount_overlay(lower, scratch / "upper", scratch / "work", root, name=name, thrown_away=True)
+            kernel.mount_overlay(
+                *(lower, scratch / "upper", scratch / "work", root),
+                name=name,
+                thrown_away=True,
+                nosuid_nodev=public,
+            )
         except kernel.MountRefused as error:
             # The scratch folder may itself lie on an overlay or a network file system: memory will do.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EREMOTE):
@@ -191,9 +203,13 @@ class _Supervisor:
             _log.info("%s cannot hold a writable layer (%s): using memory", scratch, error)
             kernel.mount_tmpfs(scratch, name=name)
             self._points.insert(0, scratch)
-            for part in ("upper", "work"):
-                (scratch / part).mkdir(mode=0o755)
-            kernel.mount_overlay(lower, scratch / "upper", scratch / "work", root, name=name, thrown_away=True)
+            _make_layer(scratch, lower)
+            kernel.mount_overlay(
+                *(lower, scratch / "upper", scratch / "work", root),
+                name=name,
+                thrown_away=True,
+                nosuid_nodev=public,
+            )
         self._points.insert(0, root)
 
     # Workers.
@@ -209,7 +225,7 @@ class _Supervisor:
     def _start_worker(self, serving: Serving) -> None:
         pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder.counters))
         self._worker, self._worker_handle = pid, os.pidfd_open(pid)
-        self._folder.worker.write_text(f"{pid} {start_time(pid)}")
+        self._folder.write_worker(pid)
 
     def _leave_parent(self) -> None:
         """In a new worker: let go of what is the supervisor's, so that its end is seen as its end."""
@@ -322,6 +338,15 @@ class _Supervisor:
         os.close(self._worker_handle)
 
 
+def _make_layer(scratch: Path, lower: Path) -> None:
+    """Folders for what is written over ``lower``; the root of an overlay is its upper folder, mode and owner too."""
+    for part in ("upper", "work"):
+        (scratch / part).mkdir()
+    like = lower.stat()
+    os.chown(scratch / "upper", like.st_uid, like.st_gid)
+    (scratch / "upper").chmod(stat.S_IMODE(like.st_mode))
+
+
 def _signals() -> int:
     """A descriptor that becomes readable when we are asked to end."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -332,10 +357,14 @@ def _signals() -> int:
 
 
 def _log_to(file: Path) -> None:
+    """Let go of the caller's streams and working directory: a pipe of its would stay open, its folder busy."""
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for descriptor, stream in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, stream)
     os.close(log)
+    os.close(nothing)
+    os.chdir("/")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
     )

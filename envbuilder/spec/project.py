@@ -10,6 +10,7 @@ from envbuilder.errors import SpecError
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec
 from envbuilder.spec.parse import MAX_SIZE, NAME, parse
+from envbuilder.spec.toml import read_document
 
 #: Bytes of one [[files]] source; larger content belongs in a package.
 _MAX_FILE = 64 << 20
@@ -66,14 +67,10 @@ def load_spec(project: Path, name: str) -> EnvSpec:
     folder = environment_folder(project, name)
     file = folder / "env.toml"
     label = f"images/{name}/env.toml"
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_SIZE + 1)
-    except FileNotFoundError as error:
+    data = read_document(file, most=MAX_SIZE, source=label)
+    if data is None:
         known = ", ".join(environments(project)) or "none"
-        raise UnknownEnvironment(f"{label}: no such file; declared are: {known}") from error
-    if len(data) > MAX_SIZE:
-        raise SpecError(f"{label}: want at most {MAX_SIZE} bytes")
+        raise UnknownEnvironment(f"{label}: no such file; declared are: {known}")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -106,11 +103,14 @@ def file_digest(folder: Path, source: str) -> Digest | None:
     Raises:
         SourceEscapes: a symbolic link leads out of the folder, or it is no regular file.
     """
-    file = (folder / source).resolve()
+    try:
+        file = (folder / source).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, below Python 3.13
+        raise SourceEscapes(f"{source}: a symbolic link that leads nowhere") from error
     if not file.is_relative_to(folder.resolve()):
         raise SourceEscapes(f"{source}: leads out of the environment's folder")
-    if not file.exists():
-        return None
-    if not file.is_file() or file.stat().st_size > _MAX_FILE:
-        raise SourceEscapes(f"{source}: want a regular file of at most {_MAX_FILE} bytes")
-    return Digest.of(file.read_bytes())
+    try:
+        data = read_document(file, most=_MAX_FILE, source=source)
+    except SpecError as error:
+        raise SourceEscapes(str(error)) from error
+    return None if data is None else Digest.of(data)

@@ -1,11 +1,14 @@
-"""The one import of the TOML reader: the standard library's, and its backport below Python 3.11."""
+"""TOML documents: their bytes from a disk that holds anything, and the one import of a TOML reader."""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from pathlib import Path
 from typing import Any
 
-from envbuilder.errors import SpecErrors
+from envbuilder.errors import SpecError, SpecErrors
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,5 +24,29 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # Not only TOMLDecodeError: Python refuses integers of more than 4300 digits, and dates that do not exist.
         raise SpecErrors(source, [f"not TOML: {error}"]) from error
+
+
+def read_document(file: Path, *, most: int, source: str) -> bytes | None:
+    """The bytes of ``file``, ``most`` or fewer; None when there is no such file.
+
+    Raises:
+        SpecError: it is too large, no regular file, or cannot be read.
+    """
+    try:
+        # O_NONBLOCK: a FIFO must not hang the open.
+        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecError(f"{source}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise SpecError(f"{source}: want a regular file")
+    with os.fdopen(opened, "rb") as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise SpecError(f"{source}: want at most {most} bytes")
+    return data

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import secrets
+import stat
 import tarfile
 import threading
 import weakref
@@ -100,13 +101,16 @@ class ArchiveTarget(_Extents):
     def __init__(self, file: Path) -> None:
         name = f"oci-archive:{file}"
         try:
-            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: a FIFO must not hang the open.
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise NotALayout(f"{name}: no such file") from error
         except OSError:
             with disk_errors(file):
                 raise
         super().__init__(name, fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NotALayout(f"{name}: want a tar, got something that is no file", hint="Write oci:DIR for a folder.")
         self._extents = scan(fd, _WANTED, source=name)
         check_layout_file(self._small(LAYOUT_FILE, BLOCK_SIZE), source=name)
         self._entries = parse_layout_index(self._small(INDEX_FILE, MAX_INDEX_SIZE), source=name)

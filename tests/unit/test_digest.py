@@ -85,7 +85,7 @@ def test_a_descriptor_survives_its_json():
 
 
 @pytest.mark.parametrize(
-    "change", [{"size": -1}, {"size": True}, {"size": "1"}, {"digest": "x"}, {"mediaType": None}, {"annotations": {"a": 1}}, {"platform": []}]
+    "change", [{"size": -1}, {"size": 1 << 63}, {"size": 10**4000}, {"size": True}, {"size": "1"}, {"digest": "x"}, {"mediaType": None}, {"annotations": {"a": 1}}, {"platform": []}]
 )  # fmt: skip
 def test_a_malformed_descriptor_is_refused(change):
     with pytest.raises((InvalidJson, InvalidDigest)):

@@ -68,3 +68,9 @@ def test_root_s_store_is_the_machine_s(tmp_path):
         load_settings(project=None, environ={"HOME": str(tmp_path)}, flags={}, uid=0).get("store")
         == "/var/lib/envbuilder"
     )
+
+
+@pytest.mark.parametrize("text", ["store = " + "9" * 5000, "a = " + "[" * 5000, "store = 1979-13-99"])
+def test_toml_that_no_reader_takes_is_refused_with_the_file(tmp_path, text):
+    with pytest.raises(SpecErrors, match=r"envbuilder\.toml: not TOML"):
+        load(tmp_path, project=text)

@@ -169,3 +169,13 @@ def test_what_is_no_image_is_refused(target):
         open_image(
             target, push(target, Manifest(config=describe(b""), layers=()).dump()[:-1], media_types.OCI_MANIFEST), X86
         )
+
+
+def test_plain_metadata_under_another_name_are_refused(target, image):
+    lazy = open_image(target, image.descriptor, X86).lazy
+    plain = push(target, fetch_metadata(target, lazy), media_types.EROFS_LAYER)
+    other = push(target, b"of another image", media_types.EROFS_LAYER)
+
+    assert fetch_metadata(target, replace(lazy, metadata=plain)) == erofs_metadata([built.layer for built in LAYERS])
+    with pytest.raises(BrokenImage, match="EROFS metadata: want"):
+        fetch_metadata(target, replace(lazy, metadata=other))

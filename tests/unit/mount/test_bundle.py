@@ -1,6 +1,9 @@
 """config.json, users, CDI devices and the command: what a container is started with."""
 
+import dataclasses
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,9 @@ CONFIG = ImageConfig(
 @pytest.fixture
 def root(tmp_path) -> Path:
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n7:x:9:9::/:\n")
+    (tmp_path / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1001::/home/alice:/bin/sh\n7:x:9:9::/:\n"
+    )
     (tmp_path / "etc/group").write_text("root:x:0:\nstaff:x:50:alice,bob\nvideo:x:44:bob\n")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/tool").write_text("#!")
@@ -93,7 +98,10 @@ def test_a_user_other_than_root_gets_no_capability_at_once():
 
 
 def test_binds_are_read_only_unless_asked_otherwise():
-    binds = (Bind(source=Path("/data"), destination="/data"), Bind(source=Path("/out"), destination="/out", read_only=False))
+    binds = (
+        Bind(source=Path("/data"), destination="/data"),
+        Bind(source=Path("/out"), destination="/out", read_only=False),
+    )
     value = runtime_config(CONFIG, ProcessOptions(binds=binds), ContainerUser(), Edits(), root=Path("/r"))
     found = {item["destination"]: item["options"] for item in value["mounts"] if item["type"] == "bind"}
 
@@ -128,8 +136,19 @@ def test_cdi_edits_of_the_kind_and_the_device_are_both_applied(tmp_path):
     assert value["linux"]["devices"][0] | {"fileMode": 0} == {
         "path": "/dev/gpu0", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0, "gid": 0,
     }  # fmt: skip
-    assert value["linux"]["resources"]["devices"][-1] == {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}
-    assert {"destination": "/usr/lib/libcuda.so.1", "source": "/usr/lib/libcuda.so.1", "type": "bind", "options": ["ro", "bind"]} in value["mounts"]
+    assert value["linux"]["resources"]["devices"][-1] == {
+        "allow": True,
+        "type": "c",
+        "major": 1,
+        "minor": 3,
+        "access": "rwm",
+    }
+    assert {
+        "destination": "/usr/lib/libcuda.so.1",
+        "source": "/usr/lib/libcuda.so.1",
+        "type": "bind",
+        "options": ["ro", "bind"],
+    } in value["mounts"]
     assert value["hooks"] == {"createContainer": [{"path": "/usr/bin/hook", "args": ["hook", "update-ldcache"]}]}
 
 
@@ -159,7 +178,10 @@ def test_a_command_of_the_image_or_of_a_bind_is_found(root, words):
     check_command(root, words, {"PATH": "/nowhere:/bin"}, "/usr", outside=["/mnt"])
 
 
-@pytest.mark.parametrize(("word", "says"), [("tol", "PATH"), ("/bin/no", "is not there"), ("/etc/passwd", "not executable"), ("/mnt2", "not there")])
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("tol", "PATH"), ("/bin/no", "is not there"), ("/etc/passwd", "not executable"), ("/mnt2", "not there")],
+)
 def test_a_missing_command_is_named_before_a_container_is_made(root, word, says):
     with pytest.raises(CommandNotFound, match=says):
         check_command(root, [word], {"PATH": "/bin"}, "/", outside=["/mnt"])
@@ -168,3 +190,40 @@ def test_a_missing_command_is_named_before_a_container_is_made(root, word, says)
 def test_the_probe_s_program_is_an_elf_file():
     for machine in ("x86_64", "aarch64"):
         assert exit_program(machine)[:7] == b"\x7fELF\x02\x01\x01"
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "alice:" + "9" * 5000])
+def test_a_number_of_any_length_is_refused_as_a_user(root, text):
+    with pytest.raises(UnknownUser) as raised:
+        find_user(root, text)
+
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_passwd_that_is_no_file_is_never_opened(tmp_path, make):
+    (tmp_path / "etc").mkdir()
+    make(tmp_path / "etc/passwd")
+
+    assert find_user(tmp_path, "7") == ContainerUser(uid=7)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="devices are made by root")
+def test_a_passwd_that_is_a_device_is_never_opened(tmp_path):
+    (tmp_path / "etc").mkdir()
+    os.mknod(tmp_path / "etc/passwd", stat.S_IFCHR | 0o644, os.makedev(1, 5))  # /dev/zero
+
+    assert find_user(tmp_path, "7") == ContainerUser(uid=7)
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted", "cwd"),
+    [("/work", "", "/work"), ("", "", "/"), ("../..", "", "/"), ("/a/../../b", "", "/b"), ("/work", "sub", "/work/sub"),
+     ("/work", "/etc", "/etc"), ("//x", "", "/x")],
+)  # fmt: skip
+def test_the_working_directory_is_absolute_whatever_an_image_says(image, wanted, cwd):
+    config = dataclasses.replace(CONFIG, working_dir=image)
+
+    value = runtime_config(config, ProcessOptions(working_dir=wanted), ContainerUser(), Edits(), root=Path("rootfs"))
+
+    assert value["process"]["cwd"] == cwd

@@ -1,9 +1,11 @@
 """A project on disk."""
 
+import os
+
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.errors import SpecError
+from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import (
     NoProject,
@@ -95,3 +97,30 @@ def test_a_declaration_that_is_not_utf_8_is_refused(project):
 
 def test_a_lock_stands_under_its_environment_and_platform(tmp_path):
     assert lock_file(tmp_path, "a", Platform("x86_64")) == tmp_path / "lockfiles/a/linux-x86_64.lock.toml"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [(os.mkdir, "regular file"), (os.mkfifo, "regular file"), (lambda path: path.symlink_to(path), "symbolic links")],
+    ids=["folder", "FIFO", "link to itself"],
+)
+def test_a_declaration_that_is_no_file_is_said_to_be_none(project, make, said):
+    file = project / "images/a/env.toml"
+    file.unlink()
+    make(file)
+
+    with pytest.raises(SpecError, match=f"images/a/env.toml: .*{said}"):
+        load_spec(project, "a")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)], ids=["FIFO", "folder", "link to itself"]
+)
+def test_a_source_that_is_no_file_is_a_problem_of_the_declaration(project, make):
+    make(project / "images/a/odd")
+    (project / "images/a/env.toml").write_text(
+        TEXT.format("a") + '[[files]]\nsource = "odd"\npath = "etc/odd"\n' + ROOT.replace('python = "3.13"\n', "")
+    )
+
+    with pytest.raises(SpecErrors, match="odd: "):
+        load_spec(project, "a")

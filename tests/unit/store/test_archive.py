@@ -204,3 +204,11 @@ def test_a_malformed_pax_record_is_refused(tmp_path, data):
 
     with pytest.raises((BadArchive, NotALayout)):
         ArchiveTarget(file)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["FIFO", "folder"])
+def test_what_is_no_file_is_no_archive(tmp_path, make):
+    make(tmp_path / "odd")
+
+    with pytest.raises(NotALayout, match="no file"):
+        ArchiveTarget(tmp_path / "odd")

@@ -1,0 +1,212 @@
+"""Where users really stand: odd names, odd masks, no home, no working directory. The command as a subprocess."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envbuilder.testing.nodes import push_test_image
+
+pytestmark = pytest.mark.slow
+ODD = [
+    "with space",
+    "ünïcode",
+    "co:lon",
+    "com,ma",
+    "new\nline",
+    "back\\slash",
+    "per%cent",
+    "t\tr\r",
+    'quo"te',
+    "a" * 200,
+]
+PROBLEM = "Traceback"
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("odd-image") / "layout"
+    push_test_image(folder)
+    return f"oci:{folder}:test"
+
+
+@pytest.fixture
+def mounting(require_tool):
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounting needs root and /dev/fuse")
+    require_tool("runc")
+
+
+def envbuilder(*words: str, status: int = 0, cwd: Path | None = None, **options: object) -> str:
+    argv = [*options.pop("before", ()), sys.executable, "-m", "envbuilder", *words]
+    environ = {"PATH": os.environ["PATH"], **options.pop("environ", {})}
+    done = subprocess.run(
+        argv, cwd=cwd, env=environ, capture_output=True, stdin=subprocess.DEVNULL, check=False, **options
+    )
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    assert done.returncode == status, said
+    assert PROBLEM not in said
+    return said
+
+
+def places(folder: Path, **more: str) -> dict[str, str]:
+    return {"ENVBUILDER_STATE": str(folder / "state"), "ENVBUILDER_CHUNKS": str(folder / "chunks"), **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "auto") for name in ODD), ("co:lon", "unpack"), ("back\\slash", "unpack")]
+)
+def test_folders_may_have_any_name(mounting, image, tmp_path, name, mode):
+    folder = tmp_path / name
+    environ = places(folder, ENVBUILDER_MOUNT_MODE=mode)
+    (folder / "point").mkdir(parents=True)
+
+    assert "small" in envbuilder("run", image, "--", "cat", "/data/small", environ=environ)
+    envbuilder("mount", "--rw", image, str(folder / "point"), environ=environ)
+    try:
+        (folder / "point/new").write_text("written")
+        assert (folder / "point/data/small").read_text() == "small\n"
+    finally:
+        envbuilder("unmount", str(folder / "point"), environ=environ)
+
+    assert list((folder / "point").iterdir()) == []
+    assert list((folder / "state/mounts").iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["auto", "unpack"])
+def test_a_strict_umask_does_not_reach_the_image(mounting, image, tmp_path, mode):
+    environ = places(tmp_path, ENVBUILDER_MOUNT_MODE=mode)
+
+    said = envbuilder("run", "--user", "1000", image, "--", "ls", "-ld", "/", "/data", environ=environ, umask=0o777)
+
+    assert [line.split()[0] for line in said.splitlines()] == ["drwxr-xr-x", "drwxr-xr-x"]
+
+
+def test_settings_may_name_folders_by_relative_paths(mounting, image, tmp_path):
+    environ = {"ENVBUILDER_STATE": "state", "ENVBUILDER_CHUNKS": "chunks"}
+    (tmp_path / "point").mkdir()
+
+    assert "small" in envbuilder("run", image, "--", "cat", "/data/small", environ=environ, cwd=tmp_path)
+    envbuilder("mount", image, "point", environ=environ, cwd=tmp_path)
+    # From elsewhere, and by what was recorded: nothing depends on where the first command stood.
+    envbuilder("unmount", str(tmp_path / "point"), environ=places(tmp_path))
+
+    assert list((tmp_path / "state/mounts").iterdir()) == []
+
+
+def test_a_mount_that_stays_does_not_keep_the_working_directory_busy(mounting, image, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "point").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "here")], check=True)
+    try:
+        envbuilder("mount", image, str(tmp_path / "point"), environ=places(tmp_path), cwd=tmp_path / "here")
+    finally:
+        freed = subprocess.run(["umount", str(tmp_path / "here")], check=False)
+    envbuilder("unmount", str(tmp_path / "point"), environ=places(tmp_path))
+
+    assert freed.returncode == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--rw",)])
+@pytest.mark.parametrize("mode", ["auto", "unpack"])
+def test_nothing_in_a_mount_that_others_see_is_set_user_id_or_a_device(mounting, image, tmp_path, mode, options):
+    environ = places(tmp_path, ENVBUILDER_MOUNT_MODE=mode)
+    point = tmp_path / "point"
+    point.mkdir()
+
+    envbuilder("mount", *options, image, str(point), environ=environ)
+    try:
+        line = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {point} " in line)
+    finally:
+        envbuilder("unmount", str(point), environ=environ)
+
+    assert {"nosuid", "nodev"} <= set(line.split()[5].split(","))
+
+
+def test_what_a_job_writes_is_closed_to_other_users_of_the_host(mounting, image, tmp_path):
+    command = [sys.executable, "-m", "envbuilder", "run", image, "--", "cat"]
+    environ = {"PATH": os.environ["PATH"], **places(tmp_path)}
+    process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdin.write(b"x\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "chunks/scratch").iterdir()]
+    finally:
+        process.communicate()
+
+    assert modes == [0o700]
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["inspect", "{image}"]])
+def test_a_working_directory_that_was_removed_is_no_reason_to_stop(image, tmp_path, words):
+    (tmp_path / "gone").mkdir()
+    before = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"]
+
+    envbuilder(
+        *(word.format(image=image) for word in words), environ=places(tmp_path), before=before, cwd=tmp_path / "gone"
+    )
+
+
+def test_a_project_is_asked_for_where_the_working_directory_was_removed(tmp_path):
+    (tmp_path / "gone").mkdir()
+    before = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"]
+
+    said = envbuilder(
+        "build",
+        "hello",
+        status=2,
+        environ={"ENVBUILDER_STORE": str(tmp_path / "store")},
+        before=before,
+        cwd=tmp_path / "gone",
+    )
+
+    assert "working directory was removed" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("mount", "{image}", "/etc/passwd"), 2),
+        (("mount", "{image}", "/etc/passwd/x"), 2),
+        (("mount", "{image}", "/etc"), 2),
+        (("unmount", "/nothing"), 2),
+        (("inspect", "oci:/etc/passwd"), 2),
+        (("inspect", "oci-archive:/etc"), 2),
+        (("pull", "{image}", "--to", "oci:/proc/x"), 5),
+        (("pull", "{image}", "--to", "oci-archive:/proc/x"), 5),
+    ],
+)
+def test_a_path_that_cannot_be_is_explained(image, tmp_path, words, status):
+    said = envbuilder(*(word.format(image=image) for word in words), status=status, environ=places(tmp_path))
+
+    assert "hint: " in said
+
+
+@pytest.mark.parametrize("variable", ["STATE", "CHUNKS"])
+@pytest.mark.parametrize(("value", "status"), [("/etc/passwd", 5), ("/proc/nothing", 5), ("", 2)])
+def test_a_folder_that_cannot_be_is_explained(mounting, image, tmp_path, variable, value, status):
+    environ = places(tmp_path) | {f"ENVBUILDER_{variable}": value}
+
+    said = envbuilder("run", image, "--", "cat", "/data/small", status=status, environ=environ)
+
+    assert "hint: " in said
+
+
+def test_the_command_runs_without_asserts_a_home_a_locale_or_a_folder_for_temporary_files(mounting, image, tmp_path):
+    environ = {**places(tmp_path), "PYTHONOPTIMIZE": "2", "LC_ALL": "C", "TMPDIR": "/nothing"}
+
+    assert "small" in envbuilder("run", image, "--", "cat", "/data/small", environ=environ)
+
+
+def test_our_own_code_may_lie_in_a_folder_of_any_name(mounting, image, tmp_path):
+    folder = tmp_path / "co:lon %s"
+    shutil.copytree(
+        Path(__file__).parents[2] / "envbuilder", folder / "envbuilder", ignore=shutil.ignore_patterns("__pycache__")
+    )
+
+    # From the working directory, which stands first in the path of ``python -m``.
+    assert "small" in envbuilder("run", image, "--", "cat", "/data/small", environ=places(tmp_path), cwd=folder)
