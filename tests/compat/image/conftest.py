@@ -1,7 +1,6 @@
 """``hello`` in registries of other people, and their programs, each in a home of its own."""
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,24 +64,21 @@ def crane(tool) -> Program:
 
 @pytest.fixture(scope="module")
 def podman(tool, require_tool, tmp_path_factory) -> Iterator[Program]:
-    """podman over a store of its own, with runc: crun 1.8 refuses hosts with hybrid cgroups."""
+    """podman over a store of its own, with runc: crun 1.8 refuses hosts with hybrid cgroups.
+
+    Each call has a mount namespace of its own: what it mounts (its store over itself, too) ends with its processes.
+    """
     require_tool("conmon")
     root = tmp_path_factory.mktemp("containers")
     short = Path(tempfile.mkdtemp(prefix="podman-"))  # podman refuses a runroot of more than 50 characters
     words = ["--root", root, "--runroot", short, "--storage-driver", "overlay", "--runtime", require_tool("runc")]
-    call = tool("podman", *words, "--cgroup-manager", "cgroupfs", "--events-backend", "none")
+    words += ["--cgroup-manager", "cgroupfs", "--events-backend", "none"]
+    call = tool("unshare", "--mount", "--propagation=private", require_tool("podman"), *words)
 
     def podman(verb: str, *words: str | Path, **options) -> Completed:
         return call(verb, *(LIMITS if verb == "run" else []), *words, **options)
 
     yield podman
-    for folder in (root, short):
-        unmount_below(folder)
-        shutil.rmtree(folder)
-
-
-def unmount_below(folder: Path) -> None:
-    """podman leaves its store mounted over itself, and the network's overlay when it was killed: deepest first."""
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for one in sorted((one for one in mounted if Path(one).is_relative_to(folder)), reverse=True):
-        subprocess.run(["umount", "--lazy", one], check=False, capture_output=True)
+    podman("rm", "--all", "--force")  # conmon may still be clearing away behind the last run: this waits for it
+    shutil.rmtree(root)
+    shutil.rmtree(short)

@@ -83,9 +83,9 @@ def test_the_variables_of_the_declaration_are_there(inside, hello):
 
 
 def test_names_and_owners_are_those_of_the_image(inside):
-    assert inside(
-        "--", "sh", "-c", "id -un; stat -c '%U:%G %a' /etc/shadow; getent passwd nobody | cut -d: -f3"
-    ).stdout == (b"root\nroot:shadow 640\n65534\n")
+    script = "id -un; stat -c '%U:%G %a' /usr/sbin/unix_chkpwd /usr/bin/su; getent passwd nobody | cut -d: -f3"
+
+    assert inside("sh", "-c", script).stdout == b"root\nroot:shadow 2755\nroot:root 4755\n65534\n"
 
 
 def test_what_podman_pushes_on_is_read_by_us(podman, repository, registry, inside, cli):
