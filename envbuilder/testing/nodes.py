@@ -50,19 +50,26 @@ class Node:
             try:
                 mounts = Path(f"/proc/{pid}/mountinfo").read_text()
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                ours = self.mark in Path(f"/proc/{pid}/environ").read_bytes()
             except OSError:
                 continue
-            if str(self.folder) in mounts or ("mount.supervisor" in words and self._is_of_this_node(int(pid))):
+            if ours or str(self.settings.state_dir) in mounts or self._is_of_this_node(int(pid), words):
                 found.append(f"process {pid}: {words}")
         for part in (self.settings.state_dir / "mounts", self.settings.cache_dir / "scratch"):
             found += [str(path) for path in part.glob("*")]
         return found
 
-    def _is_of_this_node(self, pid: int) -> bool:
+    @property
+    def mark(self) -> bytes:
+        """What a test puts into the environment of processes that it starts, so that theirs are found too."""
+        return f"ENVBUILDER_TEST_NODE={self.folder}".encode()
+
+    def _is_of_this_node(self, pid: int, words: str) -> bool:
         try:
-            return str(self.settings.state_dir) in str(Path(f"/proc/{pid}/fd/2").readlink())
+            log = str(Path(f"/proc/{pid}/fd/2").readlink())
         except OSError:
             return False
+        return "mount.supervisor" in words and str(self.settings.state_dir) in log
 
 
 def make_node(layout: Path, folder: Path) -> Node:

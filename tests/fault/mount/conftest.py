@@ -39,7 +39,9 @@ def start(layout, node, require_tool) -> Iterator[Start]:
 
     def start_command(*command: str, stdin: int | None = subprocess.DEVNULL, **options: object) -> "subprocess.Popen[bytes]":
         argv = [sys.executable, str(RUNNER), str(layout), str(node.folder), json.dumps(options), *command]
-        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        name, _, text = node.mark.decode().partition("=")
+        environ = {**os.environ, name: text}
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
         begun.append(process)
         return process
 

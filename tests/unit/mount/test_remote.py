@@ -10,10 +10,11 @@ import pytest
 
 from envbuilder.errors import UnavailableError
 from envbuilder.layer.frames import CHUNK_SIZE, Framed, FrameWriter
-from envbuilder.mount import remote
+from envbuilder.mount import remote, schedule
 from envbuilder.mount.chunkstore import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.remote import Fetcher, LazyBlob
+from envbuilder.mount.lazyblob import LazyBlob
+from envbuilder.mount.remote import Fetcher
 from envbuilder.mount.request import Device
 
 CHUNKS = 40
@@ -243,7 +244,7 @@ def test_a_full_store_still_gives_the_bytes(tmp_path, monkeypatch):
 
 
 def test_the_background_fetches_the_rest_once_nobody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "_QUIET_S", 0.01)
+    monkeypatch.setattr(schedule, "_QUIET_S", 0.01)
     with fetching(tmp_path, Source(), background=True) as (fetcher, blob):
         while blob.stored is None or blob.stored.missing_count:
             threading.Event().wait(0.005)

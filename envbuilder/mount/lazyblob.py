@@ -1,0 +1,89 @@
+"""One layer blob of which some chunks are here: what a read needs, and what of it is local."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from envbuilder.layer.chunks import ChunkIndex
+from envbuilder.mount.chunkstore import StoredBlob
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.request import Device
+
+#: Called with the error, or None when the bytes are local.
+Done = Callable[[OSError | None], None]
+
+
+class Wanting(Protocol):
+    """Who gets chunks: see ``schedule.Schedule``."""
+
+    def want(self, blob: LazyBlob, offset: int, size: int, done: Done) -> None: ...
+
+    def go_on(self, blob: LazyBlob, chunk: int) -> None: ...
+
+
+class LazyBlob:
+    """One layer blob whose chunks come when they are read: a ``ServedFile``. Thread-safe.
+
+    index, stored: None until the chunk index is here. streams, regions: of the schedule, under its lock.
+    overflow: verified chunks that the store had no room for.
+    """
+
+    def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
+        self.number, self.device, self.size = number, device, device.size
+        self._wanting, self._counters = wanting, counters
+        self.index: ChunkIndex | None = None
+        self.stored: StoredBlob | None = None
+        self._chunk_size = 0
+        self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self.regions: set[int] = set()
+        self.overflow: OrderedDict[int, bytes] = OrderedDict()
+
+    def opened(self, index: ChunkIndex, stored: StoredBlob) -> None:
+        """The index is here: reads can be planned."""
+        step = index.offsets[1]
+        regular = all(offset == number * step for number, offset in enumerate(index.offsets[:-1]))
+        self._chunk_size = step if regular else 0
+        self.index = index
+        self.stored = stored
+
+    def chunks(self, offset: int, size: int) -> tuple[int, int]:
+        """First and last chunk of a range of at least one byte; the index is here."""
+        if step := self._chunk_size:
+            return offset // step, (offset + size - 1) // step
+        assert self.index is not None
+        return bisect_right(self.index.offsets, offset) - 1, bisect_right(self.index.offsets, offset + size - 1) - 1
+
+    def read_now(self, offset: int, into: memoryview) -> bool:
+        """Fill ``into`` if all of it is local; see ``fuse.ServedFile``."""
+        stored = self.stored
+        if stored is None:
+            return False
+        first, last = self.chunks(offset, len(into))
+        if not stored.has(first, last):
+            return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
+        stored.read(offset, into)
+        self._counters.add("hits")
+        if first in self.streams or last in self.streams:
+            self._wanting.go_on(self, last)
+        return True
+
+    def _read_overflow(self, stored: StoredBlob, offset: int, into: memoryview, first: int, last: int) -> bool:
+        assert self.index is not None
+        end = offset + len(into)
+        for number in range(first, last + 1):
+            start, stop = max(offset, self.index.offsets[number]), min(end, self.index.offsets[number + 1])
+            part = into[start - offset : stop - offset]
+            if stored.has(number, number):
+                stored.read(start, part)
+            elif (data := self.overflow.get(number)) is not None:
+                part[:] = data[start - self.index.offsets[number] :][: len(part)]
+            else:
+                return False
+        return True
+
+    def when_ready(self, offset: int, size: int, done: Done) -> None:
+        """See ``fuse.ServedFile``."""
+        self._wanting.want(self, offset, size, done)
