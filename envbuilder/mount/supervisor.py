@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 #: A worker that dies this often within this many seconds is not started again: then readers get EIO.
 _RESTARTS, _RESTART_WINDOW_S = 8, 60.0
-#: Seconds between looks at whether the owner of a mount without events is still right.
+#: Seconds between looks at whether the mount is still there when nothing is heard of it.
 _POLL_S = 30.0
 #: What kernels before 6.12 say to a regular file as EROFS source, and those where backing files may not be stacked.
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.ELOOP, errno.EOPNOTSUPP)
@@ -291,7 +291,8 @@ class _Supervisor:
         if not self._request.detached:
             poll.register(self._channel, select.POLLIN | select.POLLHUP)
         try:
-            while True:
+            # Looked at first: it may be unmounted before we watch. Then after every change, told or not.
+            while any(point.directory == self._request.directory for point in kernel.mount_points()):
                 if self._worker_handle >= 0:
                     poll.register(self._worker_handle, select.POLLIN)
                 for descriptor, _ in poll.poll(_POLL_S * 1000):
@@ -301,8 +302,6 @@ class _Supervisor:
                     elif descriptor == mounts:
                         os.lseek(mounts, 0, os.SEEK_SET)
                         os.read(mounts, 1)
-                        if not any(point.directory == self._request.directory for point in kernel.mount_points()):
-                            return  # somebody unmounted it
                     else:
                         return  # SIGTERM, or the process that asked is gone
         finally:
