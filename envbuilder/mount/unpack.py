@@ -1,12 +1,10 @@
 """An image unpacked into a directory: the last resort where EROFS or FUSE are missing, and for foreign images.
 
-Layers are hostile archives: every path goes through ``entry_path`` and is opened inside the tree
-(inroot.py), the last component never through a link. OCI image-spec 1.1 layer.md, "Whiteouts".
+What lies in its layers is laid into the tree by untar.py.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gzip
 import hashlib
@@ -14,25 +12,21 @@ import io
 import os
 import secrets
 import shutil
-import stat
-import tarfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import zstandard
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable
-from envbuilder.errors import HostError, IntegrityError
+from envbuilder.errors import HostError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount.inroot import make_directory, open_directory
+from envbuilder.mount.untar import BadLayer, unpack_tar
 from envbuilder.oci import media_types
-from envbuilder.paths import entry_path
 from envbuilder.store.target import Target
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
-_XATTR = "SCHILY.xattr."
 _TARS = frozenset(
     {
         media_types.OCI_LAYER_TAR,
@@ -47,10 +41,6 @@ _TARS = frozenset(
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _SKIPPABLE_FIRST, _SKIPPABLE_REST = bytes(range(0x50, 0x60)), b"\x2a\x4d\x18"
 _MAGIC_SIZE = 4
-
-
-class BadLayer(IntegrityError):
-    """A layer is not the tar that its image promises, or one that cannot be unpacked safely."""
 
 
 class NotUnpacked(HostError):
@@ -103,140 +93,10 @@ def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory:
             unpack_tar(hashing, directory, source=name)
             while hashing.read(BLOCK_SIZE):
                 pass
-        except (tarfile.TarError, zstandard.ZstdError, gzip.BadGzipFile, EOFError) as error:
+        except (zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError) as error:
             raise BadLayer(f"{name}: {error}") from error
     if hashing.digest() != diff_id:
         raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
-
-
-def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
-    """Lay the tar in ``stream`` over what is in ``directory``, whiteouts applied.
-
-    Raises:
-        UnsafePath, BadLayer: a path or a link leads outside, or what is there is in the way.
-    """
-    root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        own: set[str] = set()  # made by this layer: its own whiteouts do not touch them
-        late: list[tuple[str, tarfile.TarInfo]] = []
-        with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", encoding="utf-8") as tar:
-            for info in tar:
-                if info.name.strip("/") in ("", "."):
-                    os.chown(root, info.uid, info.gid)
-                    os.chmod(root, info.mode & 0o7777)  # noqa: PTH101 - a descriptor
-                    continue
-                path = entry_path(info.name, source=source)
-                try:
-                    _apply(root, path, info, tar, own)
-                except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
-                        raise
-                    raise BadLayer(f"{source}: {path}: {error.strerror}") from error
-                if info.isdir():
-                    late.append((path, info))
-        # Writing into a directory changed its times; what was made last is nested deepest.
-        for path, info in reversed(late):
-            with suppress(OSError), _directory(root, path) as opened:
-                os.utime(f"/proc/self/fd/{opened}", (info.mtime, info.mtime))
-    finally:
-        os.close(root)
-
-
-def _apply(root: int, path: str, info: tarfile.TarInfo, tar: tarfile.TarFile, own: set[str]) -> None:
-    above, _, name = path.rpartition("/")
-    parent = make_directory(root, above)
-    try:
-        if name == _OPAQUE:
-            for child in os.listdir(f"/proc/self/fd/{parent}"):  # noqa: PTH208 - a descriptor
-                if f"{above}/{child}".lstrip("/") not in own:
-                    _remove(parent, child)
-            return
-        if name.startswith(_WHITEOUT):
-            hidden = name.removeprefix(_WHITEOUT)
-            if hidden in ("", ".", ".."):
-                raise OSError(errno.EINVAL, "a whiteout of nothing")
-            if f"{above}/{hidden}".lstrip("/") not in own:
-                _remove(parent, hidden)
-            return
-        _make(root, parent, name, info, tar)
-        parts = path.split("/")
-        own.update("/".join(parts[: count + 1]) for count in range(len(parts)))
-    finally:
-        os.close(parent)
-
-
-def _make(root: int, parent: int, name: str, info: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
-    there = _stat(parent, name)
-    if there is not None and not (info.isdir() and stat.S_ISDIR(there.st_mode)):
-        _remove(parent, name)
-        there = None
-    if info.islnk():
-        _hard_link(root, parent, name, info.linkname)
-        return
-    if info.isdir():
-        if there is None:
-            os.mkdir(name, 0o700, dir_fd=parent)
-    elif info.issym():
-        os.symlink(info.linkname, name, dir_fd=parent)
-    elif info.isreg():
-        _write(parent, name, info, tar)
-    elif info.isfifo():
-        os.mkfifo(name, 0o600, dir_fd=parent)
-    elif info.ischr() or info.isblk():
-        kind = stat.S_IFCHR if info.ischr() else stat.S_IFBLK
-        os.mknod(name, kind | 0o600, os.makedev(info.devmajor, info.devminor), dir_fd=parent)
-    else:
-        raise OSError(errno.EINVAL, f"a tar entry of type {info.type!r}")
-    os.chown(name, info.uid, info.gid, dir_fd=parent, follow_symlinks=False)
-    if not info.issym():
-        # The name is ours since a moment and no link; chmod after chown, which clears setuid.
-        os.chmod(name, info.mode & 0o7777, dir_fd=parent)
-    for key, text in info.pax_headers.items():
-        if key.startswith(_XATTR):
-            value = text.encode("utf-8", "surrogateescape")
-            where = f"/proc/self/fd/{parent}/{name}"
-            os.setxattr(where, key.removeprefix(_XATTR), value, follow_symlinks=False)
-    os.utime(name, (info.mtime, info.mtime), dir_fd=parent, follow_symlinks=False)
-
-
-def _write(parent: int, name: str, info: tarfile.TarInfo, tar: tarfile.TarFile) -> None:
-    data = tar.extractfile(info)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(name, flags, 0o600, dir_fd=parent), "wb", buffering=0) as out:
-        if data is not None:
-            shutil.copyfileobj(data, out, BLOCK_SIZE)
-
-
-def _hard_link(root: int, parent: int, name: str, target: str) -> None:
-    above, _, last = entry_path(target, source="hard link").rpartition("/")
-    with _directory(root, above) as there:
-        os.link(last, name, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
-
-
-def _stat(parent: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _remove(parent: int, name: str) -> None:
-    found = _stat(parent, name)
-    if found is None:
-        return
-    if stat.S_ISDIR(found.st_mode):
-        shutil.rmtree(f"/proc/self/fd/{parent}/{name}")
-    else:
-        os.unlink(name, dir_fd=parent)
-
-
-@contextmanager
-def _directory(root: int, path: str) -> Iterator[int]:
-    opened = open_directory(root, path)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
 
 
 @contextmanager

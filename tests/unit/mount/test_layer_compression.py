@@ -74,7 +74,17 @@ def test_other_bytes_than_the_images_are_refused_and_leave_nothing(tmp_path, kin
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"] == []
 
 
-@pytest.mark.parametrize("blob", [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x1f\x8bnonsense", b"no tar", BYTES["gzip"][:-9]])
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"\x1f\x8b",
+        b"\x28\xb5\x2f\xfd",
+        b"\x1f\x8bnonsense",
+        b"no tar",
+        BYTES["gzip"][:-9],
+        BYTES["gzip"][:12] + b"\xff" * 40,
+    ],
+)
 def test_broken_layers_are_refused(tmp_path, blob):
     with pytest.raises(BadLayer):
         unpack(tmp_path, blob, media_types.OCI_LAYER_TAR_GZIP)

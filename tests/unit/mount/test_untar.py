@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.errors import IntegrityError
-from envbuilder.mount.unpack import unpack_tar
+from envbuilder.mount.untar import unpack_tar
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners can only be set by root")
 
@@ -115,3 +115,56 @@ def test_nothing_outside_the_tree_is_touched(tmp_path, members):
 
     assert {path for path in listing(outside) if not path.startswith("tree")} == before
     assert (outside / "victim").read_text() == "untouched"
+
+
+def pax(**records: bytes) -> bytes:
+    """An extension header with records as they stand, whatever they hold; ``__`` is a dot."""
+    body = b""
+    for key, value in records.items():
+        rest = len(key.replace("__", ".")) + len(value) + 3
+        size = rest + len(str(rest + len(str(rest))))
+        body += b"%d %s=%s\n" % (size, key.replace("__", ".").encode(), value)
+    return header(type=b"x", size=b"%011o" % len(body)) + body + bytes(-len(body) % 512)
+
+
+#: Where the fields of a ustar header begin.
+FIELDS = {"name": 0, "mode": 100, "uid": 108, "size": 124, "mtime": 136, "type": 156, "link": 157, "major": 329}
+
+
+def header(**fields: bytes) -> bytes:
+    block = bytearray(512)
+    for name, value in ({"name": b"file", "mode": b"0000644", "size": b"0" * 11, "type": b"0"} | fields).items():
+        block[FIELDS[name] : FIELDS[name] + len(value)] = value
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        header(uid=b"\x80" + b"\xff" * 7),
+        header(mtime=b"\x80" + b"\xff" * 11),
+        header(type=b"3", major=b"\x80" + b"\xff" * 7),
+        header(type=b"3", major=b"\xff" * 8),
+        header(type=b"Z"),
+        header(size=b"\x80" + b"\xff" * 11),
+        header(type=b"L", size=b"\x80" + b"\x7f" * 11),
+        header(type=b"x", size=b"77777777777"),
+        pax(uid=b"99999999999999999999") + header(),
+        pax(uid=b"-5") + header(name=b"./", type=b"5"),
+        pax(mtime=b"inf") + header(type=b"5"),
+        pax(mtime=b"nan") + header(),
+        pax(linkpath=b"a\0b") + header(type=b"2"),
+        pax(linkpath=b"a\0b") + header(type=b"1"),
+        pax(path=b"/".join([b"d"] * 1000)) + header(),
+        pax(SCHILY__xattr__user__a=b"v" * 70_000) + header(),
+        pax(SCHILY__xattr__=b"v") + header(),
+        pax(GNU__sparse__map=b"x,y", GNU__sparse__size=b"z") + header(),
+        b"x" * 512,
+    ],
+)
+def test_headers_that_no_kernel_takes_are_refused(tmp_path, archive):
+    with pytest.raises(IntegrityError):
+        unpack_tar(io.BytesIO(archive + bytes(1024)), tmp_path, source="t")
