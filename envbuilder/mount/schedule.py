@@ -24,9 +24,11 @@ from envbuilder.mount.lazyblob import Done, LazyBlob
 from envbuilder.mount.request import Device
 
 #: Chunks that one miss fetches, aligned: the first in a region, and the next ones in a region that is in use.
-#: ``import torch`` from the AI image, replayed 2026-11-30: one chunk 2,648 requests and 230 MB; these 1,103 and
-#: 297 MB; always 4 chunks 902 and 320 MB. A request costs a round trip and, in Debian's registry, 4 ms of CPU.
-_FIRST_GROUP, _GROUP, _REGION = 2, 4, 16
+#: ``import torch`` from the AI image, cold, registry on loopback (2026-11-30), as requests, reads that waited, MB and
+#: CPU-s of Debian's registry: 2 then 4 chunks 1,180, 1,111, 291 and 7.5; 4 then 8 836, 836, 321 and 5.4; 4 then 16
+#: 765, 711, 353 and 4.6; 8 then 16 597, 625, 362 and 3.9. The job waits for one after the other, each for a round trip;
+#: 70 MB more are 0.6 s at 1 Gbit/s.
+_FIRST_GROUP, _GROUP, _REGION = 8, 16, 16
 #: Chunks that read-ahead grows to: 4 MiB of uncompressed data ahead of a sequential reader.
 _MAX_AHEAD = 16
 #: Sequential readers of one blob that are remembered.
