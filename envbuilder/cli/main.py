@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import traceback
 from typing import Any
@@ -29,6 +30,13 @@ VERBS = {
 _USAGE = 2
 #: Exit status after Ctrl-C: 128 + SIGINT.
 _INTERRUPTED = 130
+
+
+class _Ended(BaseException):
+    """Somebody wants us to end: what was begun is cleared away on the way out, as after Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
 
 
 class _Verbs(click.Group):
@@ -63,9 +71,17 @@ def cli() -> None:
     """Locked, reproducible, lazily started environments for GPU jobs."""
 
 
+def _end(number: int, _frame: object) -> None:
+    raise _Ended(number)
+
+
 def main() -> None:
     """Run the command line and exit: 0, the family's code (errors.py), or the started command's own."""
     debug = "--debug" in sys.argv
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # nohup ignores a signal for us: it stays so.
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
     try:
         status = cli.main(prog_name="envbuilder", standalone_mode=False)
     except click.ClickException as error:
@@ -73,6 +89,8 @@ def main() -> None:
         sys.exit(_USAGE)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(_INTERRUPTED)
+    except _Ended as ended:
+        sys.exit(ended.status)
     except BrokenPipeError:
         # The reader of our stdout went away (head): not an error of ours.
         sys.stderr.close()

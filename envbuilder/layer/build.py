@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -165,9 +166,18 @@ def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path, c
     return layer.id, layer.plan_key.hex
 
 
+def _end_with_parent() -> None:
+    # A killed parent tells nobody: its processes would wait for work for ever, both ends of the queue in their hands.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _begin_process() -> None:
     # Ctrl-C reaches the whole process group: the parent alone answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     # A layer is up to 100,000 small objects that live to its end: the collector would walk them again and again,
     # and finds no cycle.
     gc.disable()

@@ -4,7 +4,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,3 +128,39 @@ def test_the_index_of_a_pushed_image_lists_the_plain_manifest_first(cli):
     index = json.loads((cli.store / "blobs/sha256" / digest[7:]).read_bytes())
 
     assert [manifest["platform"].get("os.features") for manifest in index["manifests"]] == [None, ["erofs"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_build_that_is_told_to_end_leaves_no_process_and_nothing_half_written(fresh, number):
+    argv = [sys.executable, "-m", "envbuilder", "build", "hello"]
+    process = subprocess.Popen(
+        argv, cwd=fresh.project, env=fresh.environ(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    begun = fresh.store / "envbuilder/incoming"
+    while not (begun.is_dir() and any(begun.iterdir())):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)  # all who hold its stderr are gone
+
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert not list(begun.iterdir())
+
+
+def test_the_processes_of_a_killed_build_end_and_the_next_build_clears_up_after_it(fresh):
+    argv = [sys.executable, "-m", "envbuilder", "build", "hello"]
+    process = subprocess.Popen(
+        argv, cwd=fresh.project, env=fresh.environ(), stderr=subprocess.PIPE, start_new_session=True
+    )
+    begun = fresh.store / "envbuilder/incoming"
+    while not (begun.is_dir() and any(begun.iterdir())):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+    process.kill()
+    process.communicate(timeout=30)  # all who hold its stderr are gone
+
+    fresh("build", "hello", "--dry-run")
+    assert not list(begun.iterdir())
