@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,7 +12,7 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.mount import BadMountPoint, mount
+from envbuilder.mount.mount import BadMountPoint, mount, require_root
 
 
 @click.command(name="mount", epilog="Example: envbuilder mount ai /mnt/ai --rw")
@@ -30,11 +32,8 @@ def command(app: App, reference: str, directory: Path, writable: bool, full: boo
     value = {"directory": str(directory.absolute()), "pinned": source.pinned, "writable": writable}
     if dry_run:
         return Result(str(directory), {**value, "mode": "lazy" if image.lazy else "unpack"})
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadMountPoint(f"{directory}: {error.strerror}") from error
-    with app.output.stage(f"mount {reference}") as meter:
+    require_root()
+    with _mount_point(directory), app.output.stage(f"mount {reference}") as meter:
         done_before = 0
 
         def progress(done: int, total: int) -> None:
@@ -47,3 +46,20 @@ def command(app: App, reference: str, directory: Path, writable: bool, full: boo
             image, source.target, app.mount_settings(), directory, writable=writable, full=full, progress=progress
         )
     return Result(str(mounted.directory), {**value, "mode": mounted.how})
+
+
+@contextlib.contextmanager
+def _mount_point(directory: Path) -> Iterator[None]:
+    """``directory`` exists; one that was made for a mount which then failed is taken away again."""
+    made = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadMountPoint(f"{directory}: {error.strerror}") from error
+    try:
+        yield
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+        raise

@@ -43,6 +43,12 @@ class MountFailed(HostError):
     """A supervisor ended without saying why."""
 
 
+class NeedsRoot(HostError):
+    """Mounting is for root."""
+
+    hint = "Run as root (sudo), or copy the image with `envbuilder pull` and start it with podman."
+
+
 class NotMounted(SpecError):
     """A directory is not a mount of ours."""
 
@@ -130,6 +136,16 @@ def mount(
     return asked.mounted
 
 
+def require_root() -> None:
+    """Nothing, for root.
+
+    Raises:
+        NeedsRoot: we are another user, to whom mounts are refused.
+    """
+    if os.geteuid() != 0:
+        raise NeedsRoot("mount: want root: EROFS and overlay mounts are refused to other users")
+
+
 def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
     """End the mount at ``directory``; its writable layer is thrown away.
 
@@ -202,11 +218,7 @@ def _ask(
     detached: bool,
     progress: Progress | None,
 ) -> _Asked:
-    if os.geteuid() != 0:
-        raise HostError(
-            "mount: want root: EROFS and overlay mounts are refused to other users",
-            hint="Run as root (sudo), or copy the image with `envbuilder pull` and start it with podman.",
-        )
+    require_root()
     if directory is not None:
         directory = _checked(directory)
     # Relative to our own working directory, which is not the supervisor's.

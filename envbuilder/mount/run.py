@@ -21,7 +21,7 @@ from envbuilder.mount.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
 from envbuilder.mount.commands import check_command
 from envbuilder.mount.container import Container
 from envbuilder.mount.counters import Snapshot
-from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount
+from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount, require_root
 from envbuilder.mount.runtime import find_runtime
 from envbuilder.mount.users import find_user
 from envbuilder.store.target import RangeTarget
@@ -107,8 +107,10 @@ def run_image(
     begun_s: when the user began to wait, on the monotonic clock; None: now.
 
     Raises:
-        NoRuntime, NoSuchDevice, UnknownUser, NoCommand, and what ``open_mount`` raises.
+        NeedsRoot, NoRuntime, NoSuchDevice, UnknownUser, NoCommand, and what ``open_mount`` raises.
     """
+    # Before the runtime is tried, which would blame itself.
+    require_root()
     begun_s = time.monotonic() if begun_s is None else begun_s
     edits = _edits(options)
     runtime = find_runtime(settings.state_dir, options.runtime)
