@@ -12,8 +12,9 @@ from envbuilder.spec.model import EnvSpec
 class StaleLock(SpecError):
     """A declaration changed after its lock was made."""
 
-    def __init__(self, name: str, reasons: tuple[str, ...]) -> None:
-        super().__init__(f"{name}: stale lock: {'; '.join(reasons)}", hint=f"Run: envbuilder lock {name}")
+    def __init__(self, name: str, reasons: tuple[str, ...], platform: Platform) -> None:
+        hint = f"Run: envbuilder lock {name} --platform {platform}"
+        super().__init__(f"{name}: stale lock: {'; '.join(reasons)}", hint=hint)
         self.reasons = reasons
 
 
@@ -53,6 +54,6 @@ def require_fresh(spec: EnvSpec, platform: Platform, lock: Lock | None, parent_l
         StaleLock: it is not.
     """
     if reasons := stale_reasons(spec, platform, lock, parent_lock):
-        raise StaleLock(spec.name, reasons)
+        raise StaleLock(spec.name, reasons, platform)
     assert lock is not None
     return lock

@@ -39,5 +39,6 @@ def test_a_lock_of_the_declaration_is_fresh():
 )
 def test_a_stale_lock_says_why(spec, platform, lock, parent, reason):
     assert stale_reasons(spec, platform, lock, parent) == (reason,)
-    with pytest.raises(StaleLock, match="x: stale lock"):
+    with pytest.raises(StaleLock, match="x: stale lock") as caught:
         require_fresh(spec, platform, lock, parent)
+    assert caught.value.hint == f"Run: envbuilder lock x --platform {platform}"
