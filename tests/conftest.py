@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, how a missing tool is met, and ``hello`` built once a session.
+"""What all tests share: hypothesis profiles, how a missing tool is met, ``hello`` built once a session, nodes to mount on.
 
 ``hello`` is built by the command as a subprocess, with the machine's artefact cache.
 """
@@ -16,11 +16,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from envbuilder.testing.nodes import Node, make_node, push_test_image
 from envbuilder.testing.servers import RunningRegistry, docker_registry
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Where tools/install-go-tools puts what it builds.
 GO_TOOLS = ROOT / ".cache/go-tools"
+
+#: Starts ``run_image`` in a process of its own.
+RUNNER = ROOT / "tests/e2e/mount/runner.py"
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
 
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -168,3 +174,44 @@ def registry(tmp_path_factory) -> Iterator[RunningRegistry]:
     """Debian's docker-registry over files."""
     with docker_registry(tmp_path_factory.mktemp("registry")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def layout(tmp_path_factory) -> Path:
+    """A layout with a small image to mount."""
+    folder = tmp_path_factory.mktemp("mount-image") / "layout"
+    push_test_image(folder)
+    return folder
+
+
+@pytest.fixture
+def node(layout, tmp_path) -> Iterator[Node]:
+    """A node of its own; whatever a test did, it is clean at its end."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounting needs root and /dev/fuse")
+    made = make_node(layout, tmp_path)
+    yield made
+    assert made.leftovers() == []
+
+
+@pytest.fixture
+def start(layout, node, require_tool) -> Iterator[Start]:
+    """Start ``run`` in a process of its own: ``start(*command, stdin=..., **options)``."""
+    require_tool("runc")
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start_command(
+        *command: str, stdin: int | None = subprocess.DEVNULL, **options: object
+    ) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, str(RUNNER), str(layout), str(node.folder), json.dumps(options), *command]
+        name, _, text = node.mark.decode().partition("=")
+        environ = {**os.environ, name: text}
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
+        begun.append(process)
+        return process
+
+    yield start_command
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,4 +1,4 @@
-"""Tiny wheels and debs from a dict of files, the same bytes on every host: nothing in them is compressed.
+"""Tiny wheels from a dict of files, the same bytes on every host: nothing in them is compressed.
 
 For tests of ours and of others; what is malformed on purpose, a test makes itself.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import io
 import re
 import stat
-import tarfile
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from envbuilder.digest import Digest
-from envbuilder.layer.tree import Entry, directory, file
 from envbuilder.layer.wheel_record import dump_record
-from envbuilder.lock.model import Deb, Wheel
+from envbuilder.lock.model import Wheel
 
 #: The oldest time that a zip can hold.
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -81,103 +79,8 @@ def locked_wheel(name: str, data: bytes, *, version: str = "1.0", layer: str = "
     )
 
 
-def make_deb(
-    name: str,
-    version: str = "1.0",
-    files: Mapping[str, bytes] | None = None,
-    *,
-    entries: Iterable[Entry] = (),
-    scripts: Mapping[str, str] | None = None,
-    fields: Mapping[str, str] | None = None,
-    architecture: str = "all",
-) -> bytes:
-    """A Debian package that holds ``files``, mode 0644, and ``entries``, by their tree paths.
-
-    scripts: maintainer scripts and other control files. fields: of ``control``, such as Depends.
-    """
-    control = {
-        "Package": name,
-        "Version": version,
-        "Architecture": architecture,
-        "Maintainer": "Nobody <nobody@example.invalid>",
-        "Description": "a test",
-        **(fields or {}),
-    }
-    members = [file("control", "".join(f"{key}: {text}\n" for key, text in control.items()).encode())]
-    members += [file(path, text.encode(), 0o755) for path, text in (scripts or {}).items()]
-    tree = [*(file(path, data) for path, data in (files or {}).items()), *entries]
-    return _ar(
-        [
-            ("debian-binary", b"2.0\n"),
-            ("control.tar", _tar(members)),
-            ("data.tar", _tar(_with_parents(tree))),
-        ]
-    )
-
-
-def locked_deb(
-    name: str, data: bytes, *, version: str = "1.0", architecture: str = "all", layer: str = "test/debs-00"
-) -> Deb:
-    """The package ``data`` as a lock names it."""
-    return Deb(
-        name=name,
-        version=version,
-        architecture=architecture,
-        file=f"pool/main/{name[0]}/{name}/{name}_{version}_{architecture}.deb",
-        digest=Digest.of(data),
-        size=len(data),
-        layer=layer,
-        source=name,
-    )
-
-
 def store_file(folder: Path, data: bytes) -> Path:
     """``data`` in a file of ``folder`` named by its digest, as the artefact cache names it."""
     path = folder / Digest.of(data).hex
     path.write_bytes(data)
     return path
-
-
-def _with_parents(entries: Iterable[Entry]) -> list[Entry]:
-    tree = {entry.path: entry for entry in entries}
-    for path in list(tree):
-        while path := path.rpartition("/")[0]:
-            tree.setdefault(path, directory(path))
-    return [tree[path] for path in sorted(tree)]
-
-
-def _tar(entries: Iterable[Entry]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        archive.addfile(_header("./", directory("x")))
-        for entry in entries:
-            header = _header(f"./{entry.path}", entry)
-            if entry.open is None:
-                archive.addfile(header)
-            else:
-                with entry.open() as stream:
-                    archive.addfile(header, stream)
-    return out.getvalue()
-
-
-def _header(name: str, entry: Entry) -> tarfile.TarInfo:
-    header = tarfile.TarInfo(name)
-    header.mode, header.uid, header.gid, header.size = stat.S_IMODE(entry.mode), entry.uid, entry.gid, entry.size
-    if entry.is_directory:
-        header.type = tarfile.DIRTYPE
-    elif entry.is_symlink:
-        header.type, header.linkname = tarfile.SYMTYPE, entry.link
-    elif entry.link:
-        header.type, header.linkname = tarfile.LNKTYPE, f"./{entry.link}"
-    return header
-
-
-def _ar(members: Iterable[tuple[str, bytes]]) -> bytes:
-    parts = [b"!<arch>\n"]
-    for name, data in members:
-        parts += [
-            f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode(),
-            data,
-            b"\n" * (len(data) % 2),
-        ]
-    return b"".join(parts)

@@ -5,11 +5,12 @@ import pytest
 
 from envbuilder.layer.build import LocalFiles
 from envbuilder.layer.interpreter import CannotUnpack, NoInterpreter, interpreter_packages, unpack_interpreter
-from envbuilder.layer.tree import Entry, symlink
+from envbuilder.layer.tree import Entry, file, symlink
 from envbuilder.lock.model import Interpreter
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import UnsafePath
-from envbuilder.testing.artifacts import locked_deb, make_deb, store_file
+from envbuilder.testing.artifacts import store_file
+from envbuilder.testing.debs import deb_of, make_deb
 
 PYTHON = Interpreter(version="3.13", tag="cp313")
 PLATFORM = Platform("x86_64")
@@ -27,8 +28,9 @@ def machine(tmp_path):
         for name in NAMES:
             mine = name == NAMES[0]
             contents = {"usr/share/doc/x": name.encode(), **(files or {} if mine else {})}
-            data = make_deb(name, files=contents, entries=entries if mine else ())
-            deb = locked_deb(name, data)
+            own = [file(path, data) for path, data in contents.items()]
+            data = make_deb([*own, *(entries if mine else ())], name=name)
+            deb = deb_of(data, name=name)
             debs.append(deb)
             found[deb.digest] = store_file(folder, data)
         return debs, LocalFiles(found)
@@ -64,8 +66,8 @@ def test_an_unpacked_interpreter_is_used_again(machine, tmp_path):
 def test_other_packages_make_another_interpreter_but_only_deciding_ones_another_identity(machine, tmp_path):
     debs, artifacts = machine()
     first = unpack(debs, artifacts, tmp_path / "cache")
-    other = make_deb("libexpat1", version="2")
-    newer = locked_deb("libexpat1", other, version="2")
+    other = make_deb(name="libexpat1", version="2")
+    newer = deb_of(other, name="libexpat1", version="2")
     files = LocalFiles({**artifacts.files, newer.digest: store_file(tmp_path, other)})
     second = unpack([newer if deb.name == "libexpat1" else deb for deb in debs], files, tmp_path / "cache")
 
@@ -88,8 +90,8 @@ def test_links_are_made_last_and_nothing_is_written_through_them(machine, tmp_pa
     outside = tmp_path / "outside"
     outside.mkdir()
     debs, artifacts = machine(symlink("usr/lib/evil", str(outside)))
-    data = make_deb(package, files={"usr/lib/evil/x": b"x"})
-    changed = locked_deb(package, data)
+    data = make_deb([file("usr/lib/evil/x", b"x")], name=package)
+    changed = deb_of(data, name=package)
     if package != NAMES[0]:
         artifacts = LocalFiles({**artifacts.files, changed.digest: store_file(tmp_path, data)})
         debs = [changed if deb.name == package else deb for deb in debs]
