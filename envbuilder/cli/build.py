@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.project import artifact_cache, fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_destination, store_tag
@@ -28,7 +29,7 @@ from envbuilder.store.target import Target
 
 
 @click.command(name="build", epilog="Example: envbuilder build ai --to localhost:5000/env/ai:1")
-@click.argument("environments", nargs=-1, required=True, metavar="ENV...")
+@click.argument("environments", nargs=-1, required=True, metavar="ENV...", shell_complete=environment_names)
 @click.option(
     "--to", "destination", metavar="REF", default="", help="Also push there, each layer as soon as it is built."
 )

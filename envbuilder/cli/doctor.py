@@ -10,6 +10,7 @@ import click
 import zstandard
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, table
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.errors import EnvbuilderError
@@ -25,7 +26,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 @click.command(name="doctor", epilog="Example: envbuilder doctor localhost:5000/env/ai:1")
-@click.argument("reference", metavar="[REF]", default="")
+@click.argument("reference", metavar="[REF]", default="", shell_complete=environment_names)
 @common
 def command(app: App, reference: str) -> Result:
     """Say what this host can do, how an image would be mounted, and where each setting comes from.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, pairs, table
 from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_source
@@ -19,7 +20,7 @@ from envbuilder.oci.reference import EnvironmentName, InvalidReference, parse_re
 
 
 @click.command(name="inspect", epilog="Example: envbuilder inspect ai --lock")
-@click.argument("reference", metavar="REF")
+@click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.option("--lock", "show_lock", is_flag=True, help="Show the lock of an environment in place of its image.")
 @click.option("--platform", default="", metavar="P", help="Platform (default: this host's).")
 @common

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.project import lock_machine, read_lock
 from envbuilder.lock.check import require_fresh
@@ -30,7 +31,7 @@ class _Options:
 
 
 @click.command(name="lock", epilog="Example: envbuilder lock ai --upgrade-package transformers")
-@click.argument("environments", nargs=-1, required=True, metavar="ENV...")
+@click.argument("environments", nargs=-1, required=True, metavar="ENV...", shell_complete=environment_names)
 @click.option("--upgrade", is_flag=True, help="Choose every version anew.")
 @click.option(
     "--upgrade-package", "upgrade_packages", multiple=True, metavar="P", help="Choose this package's version anew."

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
@@ -16,7 +17,7 @@ from envbuilder.mount.mount import BadMountPoint, mount, require_root
 
 
 @click.command(name="mount", epilog="Example: envbuilder mount ai /mnt/ai --rw")
-@click.argument("reference", metavar="REF")
+@click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--rw", "writable", is_flag=True, help="Writable; what is written is thrown away by unmount.")
 @click.option("--full", is_flag=True, help="Fetch everything first.")

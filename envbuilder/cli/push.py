@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import copy_image
 
 
 @click.command(name="push", epilog="Example: envbuilder push ai localhost:5000/env/ai:1")
-@click.argument("reference", metavar="REF")
+@click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.argument("destination", metavar="DEST")
 @click.option("--dry-run", is_flag=True, help="Say what would move, move nothing.")
 @common

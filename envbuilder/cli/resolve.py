@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, pairs
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.oci.platform import Platform
@@ -12,7 +13,7 @@ from envbuilder.resolve.resolver import resolve
 
 
 @click.command(name="resolve", epilog="Example: envbuilder resolve localhost:5000/env/ai:1 --json")
-@click.argument("reference", metavar="REF")
+@click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.option("--platform", default="", metavar="P", help="Platform to start on (default: this host's).")
 @common
 def command(app: App, reference: str, platform: str) -> Result:

@@ -12,6 +12,7 @@ from typing import Literal, cast
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
@@ -49,7 +50,7 @@ class _Run(click.Command):
     cls=_Run,
     epilog='Example: envbuilder run ai -- python3 -c "import torch; print(torch.__version__)"',
 )
-@click.argument("reference", metavar="REF")
+@click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write how the start went, as JSON.")
 @click.option("--full", is_flag=True, help="Pull everything first.")
