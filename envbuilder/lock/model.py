@@ -76,7 +76,7 @@ class Parent:
 class Partition:
     """How new artefacts are given to layers; chosen at the first lock and kept from then on.
 
-    threshold: bytes; an artefact of this size or more has its own layer.
+    threshold: bytes of a layer; an artefact that makes as many or more has its own.
     wheel_buckets, deb_buckets: number of layers that share the rest, by hash of the name.
     """
 

@@ -6,6 +6,9 @@ moves no package that stays, so a change of these rules never reshuffles an old 
 
 A hash alone fills buckets unevenly. In the AI lock of 2026-11-30 the largest of 16 has 12.9 MB, so one
 small bump sends as much; the emptiest of two that the hash offers gives 9.1, of three 5.7, of all 5.7.
+
+What counts is a layer's size, not a wheel's: a pure wheel's modules are there twice, the second time
+compiled. By the size of wheels alone, buckets of 6 MB became layers of 11 to 14 MB.
 """
 
 from __future__ import annotations
@@ -19,18 +22,20 @@ from dataclasses import dataclass, replace
 from envbuilder.errors import SpecError
 from envbuilder.lock.model import Artifact, Deb, Lock, Partition, Wheel
 
-#: Layers of an image, the computed ones included (build.md 4.2). containerd stops at 127.
-MAX_LAYERS = 60
+#: Layers of an image, the computed ones included: fewer than 64, half of what containerd takes (127).
+MAX_LAYERS = 63
 #: Layers that a child may add to a parent that has used up ``MAX_LAYERS``, and where that ends too.
 _MAX_ADDED, _MOST_LAYERS = 16, 120
 #: Layers that a first lock leaves free, for big packages that are added later.
 _SPARE = 2
 #: Buckets that the hash of a name offers; the emptiest is taken.
 _OFFERED = 3
-#: Bytes: an artefact of this size or more has its own layer (build.md 4.2).
+#: Bytes of a layer: an artefact that makes as many or more has its own (build.md 4.2).
 THRESHOLD = 5_000_000
+#: Bytes that a pure wheel becomes in a layer, in tenths of its size; measured on the buckets of ``ai``: 20 to 23.
+_PURE_GROWTH = 22
 #: Buckets at most (build.md 4.2), and the bytes that are worth one: a small environment gets few layers.
-_MAX_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 16, 4, 2_000_000
+_MAX_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 16, 4, 3_000_000
 #: Ids with a meaning of their own, which a package of that name must not get.
 _RESERVED = re.compile(r"(?:top|wheels-[0-9]+|debs-[0-9]+)\Z")
 
@@ -127,11 +132,11 @@ def _place(
     load: Counter[str] = Counter()
     for artifact in own:
         layer = kept.get(_key(artifact)) or (
-            f"{name}/{_own_layer(artifact)}" if artifact.size >= rule.threshold else ""
+            f"{name}/{_own_layer(artifact)}" if layer_size(artifact) >= rule.threshold else ""
         )
         if layer:
             layers[_key(artifact)] = layer
-            load[layer] += artifact.size
+            load[layer] += layer_size(artifact)
         else:
             # Packages of one Debian source change together (apko's rule, build.md 4.3), so they stay together.
             group = ("debs", artifact.source) if isinstance(artifact, Deb) else ("wheels", artifact.name)
@@ -141,7 +146,7 @@ def _place(
         for artifact in sorted(own, key=lambda artifact: artifact.name)
         if isinstance(artifact, Deb) and layers.get(_key(artifact), "").startswith(f"{name}/debs-")
     }
-    sizes = {group: sum(artifact.size for artifact in members) for group, members in groups.items()}
+    sizes = {group: sum(layer_size(artifact) for artifact in members) for group, members in groups.items()}
     for kind, member in sorted(groups, key=lambda group: (-sizes[group], group)):
         buckets = rule.deb_buckets if kind == "debs" else rule.wheel_buckets
         offered = [f"{name}/{kind}-{number:02}" for number in offered_buckets(member, buckets)]
@@ -149,6 +154,12 @@ def _place(
         load[layer] += sizes[kind, member]
         layers |= {_key(artifact): layer for artifact in groups[kind, member]}
     return layers
+
+
+def layer_size(artifact: Artifact) -> int:
+    """Bytes that ``artifact`` will have in a layer, estimated from its own."""
+    pure = isinstance(artifact, Wheel) and artifact.file.endswith("-none-any.whl")
+    return artifact.size * _PURE_GROWTH // 10 if pure else artifact.size
 
 
 def _own_layer(artifact: Artifact) -> str:
@@ -164,8 +175,9 @@ def offered_buckets(name: str, buckets: int) -> tuple[int, ...]:
 
 
 def _rule(own: Sequence[Artifact]) -> Partition:
-    small_wheels = sum(a.size for a in own if isinstance(a, Wheel) and a.size < THRESHOLD)
-    small_debs = sum(a.size for a in own if isinstance(a, Deb) and a.size < THRESHOLD)
+    small = [artifact for artifact in own if layer_size(artifact) < THRESHOLD]
+    small_wheels = sum(layer_size(artifact) for artifact in small if isinstance(artifact, Wheel))
+    small_debs = sum(layer_size(artifact) for artifact in small if isinstance(artifact, Deb))
     return Partition(
         threshold=THRESHOLD,
         wheel_buckets=_buckets(small_wheels, _MAX_WHEEL_BUCKETS),
@@ -183,7 +195,7 @@ def _buckets(size: int, most: int) -> int:
 def _rules(rule: Partition, own: Sequence[Artifact], *, fixed_buckets: bool) -> Iterator[Partition]:
     """``rule``, then rules that give fewer layers: one more big artefact in its bucket, then fewer buckets."""
     yield rule
-    for size in sorted({artifact.size for artifact in own if artifact.size >= rule.threshold}):
+    for size in sorted({size for artifact in own if (size := layer_size(artifact)) >= rule.threshold}):
         rule = replace(rule, threshold=size + 1)
         yield rule
     while not fixed_buckets and rule.wheel_buckets + rule.deb_buckets > 2:

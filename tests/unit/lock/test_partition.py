@@ -28,6 +28,13 @@ def test_a_big_artefact_has_a_layer_of_its_own():
     assert layer_by_name(done) == {"torch": "x/torch", "six": "x/wheels-00", "gcc": "x/gcc.deb"}
 
 
+def test_a_pure_wheel_counts_as_the_layer_that_it_becomes():
+    platform = replace(wheel("b", size=3 * MB), file="b-1.0-cp313-cp313-manylinux_2_28_x86_64.whl")
+    done = assign("x", [wheel("a", size=3 * MB), platform], [])
+
+    assert layer_by_name(done) == {"a": "x/a", "b": "x/wheels-00"}
+
+
 def test_layers_are_in_order_debs_then_wheels_then_the_computed_one():
     done = assign("x", [wheel("torch", size=9 * MB), wheel("six")], [deb("gcc", size=9 * MB), deb("libc6")])
 
@@ -42,7 +49,7 @@ def test_packages_of_one_debian_source_share_a_bucket():
     assert len({d.layer for d in done.debs if d.source == "util-linux"}) == 1
 
 
-@pytest.mark.parametrize(("total_mb", "buckets"), [(0, 1), (2, 1), (3, 2), (5, 4), (17, 16), (300, 16)])
+@pytest.mark.parametrize(("total_mb", "buckets"), [(0, 1), (1, 1), (2, 2), (5, 4), (17, 16), (300, 16)])
 def test_a_small_environment_gets_few_buckets(total_mb, buckets):
     done = assign("x", [wheel(f"w{i}", size=MB // 2) for i in range(2 * total_mb)], [])
 
@@ -55,7 +62,7 @@ def test_the_buckets_offered_are_words_of_the_sha256_of_the_name():
 
 
 def test_buckets_fill_evenly():
-    done = assign("x", [wheel(f"w{i}", size=400_000 + i * 20_000) for i in range(100)], [])
+    done = assign("x", [wheel(f"w{i}", size=300_000 + i * 15_000) for i in range(100)], [])
     load = Counter()
     for placed in done.wheels:
         load[placed.layer] += placed.size
