@@ -30,14 +30,24 @@ SCRATCH = Path(__file__).resolve().parents[1] / ".cache"
 _HOST = 5
 
 
+def output(*words: str, **variables: str) -> bytes:
+    """stdout of one verb; its progress goes to our stderr. Its failure is ours."""
+    argv = [sys.executable, "-m", "envbuilder", *words]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **variables}) as process:
+        try:
+            out, _ = process.communicate()
+        except KeyboardInterrupt:
+            process.communicate()  # it got the Ctrl-C too, and clears up after itself
+            raise
+    if process.returncode:
+        sys.exit(process.returncode)
+    return out
+
+
 def envbuilder(*words: str) -> Any:
-    """Run one verb with ``--json``; its progress goes to our stderr."""
+    """Run one verb with ``--json``."""
     print("\n$ envbuilder " + " ".join(words), file=sys.stderr, flush=True)
-    argv = [sys.executable, "-m", "envbuilder", *words, "--json"]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return json.loads(done.stdout)
+    return json.loads(output(*words, "--json"))
 
 
 def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
@@ -47,12 +57,8 @@ def start(reference: str, code: str, *, full: bool) -> dict[str, Any]:
     SCRATCH.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="demo-", dir=SCRATCH) as folder:
         report = Path(folder) / "report.json"
-        argv = [sys.executable, "-m", "envbuilder", words[0], "--report", str(report), *words[1:]]
-        environ = {**os.environ, "ENVBUILDER_CHUNKS": str(Path(folder) / "chunks")}
-        done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, check=False)
-        sys.stderr.write(done.stdout.decode(errors="replace"))
-        if done.returncode:
-            sys.exit(done.returncode)
+        out = output(words[0], "--report", str(report), *words[1:], ENVBUILDER_CHUNKS=str(Path(folder) / "chunks"))
+        sys.stderr.write(out.decode(errors="replace"))
         value: dict[str, Any] = json.loads(report.read_text())
         return value
 
@@ -128,4 +134,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit(130)  # 128 + SIGINT; each verb has cleared up after itself
+        sys.exit(130)  # 128 + SIGINT

@@ -108,7 +108,7 @@ class FuseServer:
             try:
                 size = os.readv(self._device, [request])
             except OSError as error:
-                if error.errno == errno.ENODEV:
+                if error.errno in (errno.ENODEV, errno.ECONNABORTED):  # unmounted; aborted (Linux, fuse_dev_do_read)
                     return
                 if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):  # ENOENT: it was interrupted meanwhile
                     continue
