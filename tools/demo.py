@@ -31,7 +31,7 @@ _HOST = 5
 
 
 def output(*words: str, **variables: str) -> bytes:
-    """stdout of one verb; its progress goes to our stderr. Its failure is ours."""
+    """What one verb writes to stdout; its progress goes to our stderr, its failure is ours."""
     argv = [sys.executable, "-m", "envbuilder", *words]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, **variables}) as process:
         try:
