@@ -94,6 +94,8 @@ def common(verb: Callable[..., Result]) -> Callable[..., int]:
         debug: bool,
         **arguments: Any,
     ) -> int:
+        if quiet:
+            logging.getLogger("envbuilder").setLevel(logging.ERROR)
         if debug:
             logging.basicConfig(
                 level=logging.DEBUG, stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s"

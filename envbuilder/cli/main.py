@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import traceback
@@ -78,6 +79,7 @@ def _end(number: int, _frame: object) -> None:
 def main() -> None:
     """Run the command line and exit: 0, the family's code (errors.py), or the started command's own."""
     debug = "--debug" in sys.argv
+    _open_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
         # nohup ignores a signal for us: it stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
@@ -103,6 +105,18 @@ def main() -> None:
         text = f"{where}{error.strerror or error}"
         sys.exit(_explain(HostError(text, hint="Say it again with --debug to see where."), debug=debug))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_streams() -> None:
+    """Give every closed standard stream /dev/null: else the next file that we open would be taken for it."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # It gets the lowest free descriptor; what we start shall have it too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - lives as long as we do
 
 
 def _explain(error: EnvbuilderError, *, debug: bool) -> int:

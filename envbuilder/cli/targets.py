@@ -25,6 +25,7 @@ from envbuilder.oci.reference import (
     LayoutReference,
     Reference,
     RegistryReference,
+    is_tag,
     parse_reference,
 )
 from envbuilder.proc import run
@@ -194,7 +195,9 @@ def _own_tag(source: Source) -> str:
     """The store's tag for an image of ours, so that a pulled environment is as good as one built here."""
     labels = open_image(source.target, source.what, host_platform_of()).config.labels
     name, version = labels.get(media_types.TITLE, ""), labels.get(media_types.VERSION, "")
-    return store_tag(name, version) if name and version else ""
+    tag = store_tag(name, version)
+    # Labels are anyone's: one that cannot be a tag names nothing here.
+    return tag if name and version and is_tag(tag) else ""
 
 
 def _pinned(destination: str, target: Target, digest: Digest) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pickle
 import secrets
@@ -27,10 +28,12 @@ from envbuilder.image.inspect import OpenImage
 from envbuilder.mount import kernel
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.prepare import device_sizes, metadata_file
-from envbuilder.mount.request import Device, MountRequest, Serving, events, send_request
+from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
 from envbuilder.mount.state import MountFolder, clear, folders, reap
 from envbuilder.mount.unpack import unpacked
 from envbuilder.store.target import RangeTarget
+
+_log = logging.getLogger(__name__)
 
 Mode = Literal["auto", "erofs", "loop", "unpack"]
 #: Gets what is done and what there is to do, chunks or bytes.
@@ -207,6 +210,34 @@ class _Asked:
 
 
 def _ask(
+    image: OpenImage,
+    source: RangeTarget,
+    settings: MountSettings,
+    directory: Path | None,
+    writable: bool,  # noqa: FBT001
+    full: bool,  # noqa: FBT001
+    private: bool,  # noqa: FBT001
+    *,
+    detached: bool,
+    progress: Progress | None,
+) -> _Asked:
+    """A mount made as ``settings`` say; where "auto" finds that this host has no lazy way, by unpacking."""
+
+    def ask(settings: MountSettings) -> _Asked:
+        return _ask_supervisor(
+            image, source, settings, directory, writable, full, private, detached=detached, progress=progress
+        )
+
+    try:
+        return ask(settings)
+    except NoLazyMount as error:
+        if settings.mode != "auto":
+            raise
+        _log.warning("no lazy start on this host (%s): unpacking the whole image", error)
+        return ask(replace(settings, mode="unpack"))
+
+
+def _ask_supervisor(
     image: OpenImage,
     source: RangeTarget,
     settings: MountSettings,

@@ -26,6 +26,10 @@ _FAMILIES: Mapping[int, type[EnvbuilderError]] = {
 }
 
 
+class NoLazyMount(HostError):
+    """This host cannot mount an image that is not unpacked: no FUSE, no EROFS, no loop device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One layer blob as EROFS reads it: ``size`` is of the uncompressed tar, in bytes."""
@@ -116,6 +120,7 @@ def send_error(channel: socket.socket, error: BaseException) -> bool:
         family=getattr(error, "exit_code", HostError.exit_code),
         message=text,
         hint=getattr(error, "hint", ""),
+        lazy=not isinstance(error, NoLazyMount),
     )
 
 
@@ -124,10 +129,12 @@ def events(channel: socket.socket) -> Iterator[Mapping[str, Any]]:
 
     Raises:
         SpecError, IntegrityError, UnavailableError, HostError: it said that it did not work.
+        NoLazyMount: unpacking may still work.
     """
     with channel.makefile("rb") as stream:
         for line in stream:
             event = json.loads(line)
             if event["event"] == "error":
-                raise _FAMILIES.get(event["family"], HostError)(event["message"], hint=event["hint"])
+                family = _FAMILIES.get(event["family"], HostError) if event["lazy"] else NoLazyMount
+                raise family(event["message"], hint=event["hint"])
             yield event

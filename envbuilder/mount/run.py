@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
 from envbuilder.mount.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
@@ -30,6 +31,10 @@ _GPU_KIND = "nvidia.com/gpu"
 #: Files of the host that tell a job on the host's network who is who.
 _HOST_FILES = ("/etc/resolv.conf", "/etc/hosts")
 _LIMITS = ("NOFILE", "MEMLOCK", "STACK", "NPROC", "CORE")
+
+
+class ImageUnreadable(UnavailableError):
+    """The kernel got no data for a file of the image: its source is away, or sends other bytes than it promised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +124,13 @@ def run_image(
     ) as mounted:
         mounted_s = time.monotonic() - begun_s
         at_mount = mounted.counters()
-        _write_bundle(image, options, edits, mounted)
+        try:
+            _write_bundle(image, options, edits, mounted)
+        except OSError as error:
+            raise ImageUnreadable(
+                f"{image.root.digest}: reading the mounted image failed: {error.strerror or error}",
+                hint=f"Read {mounted.folder.log} for why; if the source was away, start it again.",
+            ) from error
         bundle = mounted.folder.path
         pid_file = bundle / "container"
         argv = [str(runtime), "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle)]

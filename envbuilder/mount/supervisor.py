@@ -29,7 +29,7 @@ from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount import fuse, kernel, loop, worker
 from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.request import MountRequest, Serving, receive_request, send_error, send_event
+from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, receive_request, send_error, send_event
 from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,12 @@ _POLL_S = 30.0
 #: What kernels before 6.12 say to a regular file as EROFS source, and those where backing files may not be stacked.
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.ELOOP, errno.EOPNOTSUPP)
 _LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(message)s"
+
+
+class NoFuse(HostError):
+    """/dev/fuse is missing, or refused to us."""
+
+    hint = "Load the fuse module (modprobe fuse), or set mount.mode to unpack."
 
 
 class WorkerFailed(HostError):
@@ -96,7 +102,10 @@ class _Supervisor:
         if request.private:
             kernel.private_mounts()
         if request.metadata is not None and request.serving is not None:
-            self._mount_erofs(request.metadata, request.serving, lower)
+            try:
+                self._mount_erofs(request.metadata, request.serving, lower)
+            except (kernel.MountRefused, loop.NoLoopDevice, NoFuse) as error:
+                raise NoLazyMount(str(error), hint=error.hint) from error
         elif request.tree is not None and request.scratch is None:
             kernel.bind(request.tree, root, read_only=True, nosuid_nodev=True)
             self._points.insert(0, root)
@@ -166,9 +175,7 @@ class _Supervisor:
         try:
             self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise HostError(
-                f"/dev/fuse: {error.strerror}", hint="Load the fuse module, or use --mode unpack."
-            ) from error
+            raise NoFuse(f"/dev/fuse: {error.strerror}") from error
         kernel.mount_fuse(self._fuse, blobs, name=source_name(self._request.id))
         self._points.insert(0, blobs)
         self._start_worker(serving)

@@ -80,7 +80,7 @@ def parse_config(data: bytes, *, source: str) -> ImageConfig:
     return ImageConfig(
         platform=platform,
         diff_ids=tuple(Digest.parse(text) for text in diff_ids),
-        env={name: text for name, _, text in variables},
+        env={name: text for name, _, text in variables if name},  # no runtime takes a variable without a name
         entrypoint=_texts(process, "Entrypoint", source),
         command=_texts(process, "Cmd", source),
         working_dir=str(process.get("WorkingDir") or "/"),

@@ -116,9 +116,14 @@ def check_tag(tag: str) -> str:
     Raises:
         InvalidReference: it does not.
     """
-    if not _TAG.match(tag):
+    if not is_tag(tag):
         raise InvalidReference(f"reference: not a tag: {tag[:140]!r}")
     return tag
+
+
+def is_tag(text: str) -> bool:
+    """Whether the distribution-spec allows ``text`` as a tag."""
+    return bool(_TAG.match(text))
 
 
 def _path_and_tag(text: str, rest: str) -> tuple[str, str]:

@@ -210,3 +210,33 @@ def test_our_own_code_may_lie_in_a_folder_of_any_name(mounting, image, tmp_path)
 
     # From the working directory, which stands first in the path of ``python -m``.
     assert "small" in envbuilder("run", image, "--", "cat", "/data/small", environ=places(tmp_path), cwd=folder)
+
+
+#: A /dev without fuse, in a name space that ends with the shell.
+WITHOUT_FUSE = """
+mount -t tmpfs t "$0"; mkdir "$0/pts" "$0/shm"
+for name in null zero full random urandom tty; do touch "$0/$name"; mount --bind "/dev/$name" "$0/$name"; done
+mount --rbind "$0" /dev; exec "$@"
+"""
+
+
+@pytest.mark.parametrize(("mode", "quiet", "status"), [("auto", (), 0), ("auto", ("--quiet",), 0), ("erofs", (), 5)])
+def test_without_fuse_the_image_is_unpacked_and_that_is_said(mounting, image, tmp_path, mode, quiet, status):
+    (tmp_path / "dev").mkdir()
+    environ = places(tmp_path, ENVBUILDER_MOUNT_MODE=mode)
+    before = ["unshare", "--mount", "sh", "-c", WITHOUT_FUSE, str(tmp_path / "dev")]
+
+    said = envbuilder("run", *quiet, image, "--", "cat", "/data/small", status=status, environ=environ, before=before)
+
+    assert ("/dev/fuse" in said, "small" in said) == (not quiet, status == 0)
+    assert list((tmp_path / "state/mounts").iterdir()) == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "words", [("inspect", "{image}"), ("run", "{image}", "--", "sh", "-c", "cat; echo out; echo error >&2")]
+)
+def test_closed_standard_streams_are_dev_null(mounting, image, tmp_path, words, closed):
+    before = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+
+    envbuilder(*(word.format(image=image) for word in words), environ=places(tmp_path), before=before)

@@ -105,3 +105,12 @@ def test_a_config_of_no_platform_is_named():
         SpecError, match=r"^registry/a: sha256:1: platform: want linux/x86_64 or linux/aarch64, got '\?/\?'$"
     ):
         parse_config(json.dumps(value).encode(), source="registry/a: sha256:1")
+
+
+def test_variables_without_a_name_are_left_out():
+    value = {
+        "architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []},
+        "config": {"Env": ["=x", "", "NAME", "A=b=c"]},
+    }  # fmt: skip
+
+    assert parse_config(json.dumps(value).encode(), source="t").env == {"NAME": "", "A": "b=c"}
