@@ -86,3 +86,4 @@ requirements: ## hash-lock the development tools for PYTHON (pip-tools)
 
 clean: ## remove what make made here (not the store)
 	rm -rf $(VENV) .cache out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find envbuilder tests tools bench -name __pycache__ -prune -exec rm -rf {} +
