@@ -49,7 +49,11 @@ def test_any_offset_and_size_equal_the_slice_of_the_file(node, mode):
     with open_mount(node.image, node.source, replace(node.settings, mode=mode)) as mounted:
         file = os.open(mounted.directory / "data/second", os.O_RDONLY)
         try:
-            wrong = [(offset, size) for offset, size in reads if os.pread(file, size, offset) != BIG[::-1][offset : offset + size]]
+            wrong = [
+                (offset, size)
+                for offset, size in reads
+                if os.pread(file, size, offset) != BIG[::-1][offset : offset + size]
+            ]
         finally:
             os.close(file)
 
@@ -81,7 +85,9 @@ def test_a_second_start_needs_no_source_for_what_was_read_before(node):
 
 def test_a_full_start_needs_neither_source_nor_worker_afterwards(node):
     told = []
-    with open_mount(node.image, node.source, node.settings, full=True, progress=lambda *now: told.append(now)) as mounted:
+    with open_mount(
+        node.image, node.source, node.settings, full=True, progress=lambda *now: told.append(now)
+    ) as mounted:
         node.source.switch("away")
 
         assert mounted.how == "erofs direct"
