@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envbuilder.digest import Digest
-from envbuilder.errors import HostError
+from envbuilder.digest import BLOCK_SIZE, Digest
+from envbuilder.errors import HostError, IntegrityError
 from envbuilder.layer.frames import FrameWriter
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
 from envbuilder.layer.record import dump_layer, load_blob, load_layer
@@ -30,6 +31,10 @@ _FETCHES = 8
 
 class BuildProcessDied(HostError):
     """A build process ended without an answer: killed, most often for want of memory."""
+
+
+class DamagedArtifact(IntegrityError):
+    """A file of the artefact cache is no longer the bytes that its name promises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +167,33 @@ def _answer(future: Future[tuple[str, str]], store: LayoutTarget) -> Layer:
 
 def _build_in_process(plan: LayerPlan, artifacts: LocalFiles, directory: Path, cache: Path) -> tuple[str, str]:
     # The paths of a large layer are megabytes: they go through the record, not through the pipe.
-    layer = build_layer(plan, artifacts, LayoutTarget(directory), cache=cache)
+    try:
+        layer = build_layer(plan, artifacts, LayoutTarget(directory), cache=cache)
+    except IntegrityError:
+        drop_damaged(plan.artifacts, artifacts)  # is it the package, or our copy of it?
+        raise
     return layer.id, layer.plan_key.hex
+
+
+def drop_damaged(artifacts: Iterable[Artifact], files: ArtifactSource) -> None:
+    """Remove the files of ``artifacts`` that are no longer what they were when they were verified.
+
+    Raises:
+        DamagedArtifact: there was one.
+    """
+    for artifact in artifacts:
+        file = files.file(artifact)
+        sha256 = hashlib.sha256()
+        with file.open("rb") as stream:
+            while block := stream.read(BLOCK_SIZE):
+                sha256.update(block)
+        if sha256.hexdigest() != artifact.digest.hex:
+            file.unlink(missing_ok=True)
+            raise DamagedArtifact(
+                f"{file}: {artifact.name} {artifact.version}: want {artifact.digest}, "
+                f"got sha256:{sha256.hexdigest()}: it changed on this disk after it was verified",
+                hint="Build again: the file is removed and will be fetched anew. Look into the state of the disk.",
+            )
 
 
 def _end_with_parent() -> None:

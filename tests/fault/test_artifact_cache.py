@@ -9,6 +9,7 @@ import pytest
 import urllib3
 
 from envbuilder.digest import Digest, DigestMismatch
+from envbuilder.layer.build import DamagedArtifact, LocalFiles, drop_damaged
 from envbuilder.lock.download import ArtifactGone, SourceRefused, SourceUnavailable, http_pool
 from envbuilder.lock.fetch import ArtifactCache, CacheUnwritable, UnknownRole
 from envbuilder.lock.simple import BadIndexPage
@@ -322,3 +323,18 @@ def test_two_caches_over_one_folder_fetch_a_file_once(index, tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
     for pool in pools:
         pool.clear()
+
+
+def test_a_file_that_changed_on_the_disk_is_named_and_fetched_anew(cache, index):
+    wheel = index.add("one", "1.0", padding=5000)
+    file = cache.file(wheel)
+    good = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(good[:1000] + b"rot" + good[1003:])
+
+    with pytest.raises(DamagedArtifact, match=r"one 1\.0: want sha256:.*it changed on this disk") as raised:
+        drop_damaged([wheel], LocalFiles({wheel.digest: file}))
+
+    assert raised.value.hint.startswith("Build again")
+    assert cache.file(wheel).read_bytes() == good
+    drop_damaged([wheel], LocalFiles({wheel.digest: file}))
