@@ -22,7 +22,7 @@ from envbuilder.mount.cdi import Edits
 from envbuilder.mount.users import ContainerUser
 from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.platform import Platform
-from envbuilder.proc import Runner, run
+from envbuilder.proc import ProgramFailed, Runner, run
 
 #: Tried in this order: crun starts in half the time.
 RUNTIMES = ("crun", "runc")
@@ -84,6 +84,8 @@ def try_runtime(name: str, state_dir: Path, *, runner: Runner = run) -> RuntimeT
         result = RuntimeTried(name=name, path=path, works=True)
     except (EnvbuilderError, OSError) as error:
         result = RuntimeTried(name=name, path=path, works=False, why=str(error).strip().rpartition("\n")[2][:400])
+        if not isinstance(error, ProgramFailed) or error.status < 0:
+            return result  # no room, no time: the next try may go otherwise
     with suppress(OSError):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         value = {"name": name, "path": path, "works": result.works, "why": result.why, "key": key}

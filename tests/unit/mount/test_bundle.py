@@ -12,10 +12,11 @@ from envbuilder.mount.bundle import Bind, NoCommand, ProcessOptions, arguments, 
 from envbuilder.mount.cdi import BadCdi, Edits, NoSuchDevice, device_edits, has_kind
 from envbuilder.mount.commands import CommandNotFound, check_command
 from envbuilder.mount.run import host_limits
-from envbuilder.mount.runtime import exit_program
+from envbuilder.mount.runtime import exit_program, try_runtime
 from envbuilder.mount.users import ContainerUser, UnknownUser, find_user
 from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.platform import Platform
+from envbuilder.proc import ProgramFailed
 
 CONFIG = ImageConfig(
     platform=Platform("x86_64"), diff_ids=(), env={"A": "image", "PATH": "/opt/env/bin:/usr/bin"},
@@ -227,3 +228,20 @@ def test_the_working_directory_is_absolute_whatever_an_image_says(image, wanted,
     value = runtime_config(config, ProcessOptions(working_dir=wanted), ContainerUser(), Edits(), root=Path("rootfs"))
 
     assert value["process"]["cwd"] == cwd
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(OSError(28, "No space left on device"), 2), (ProgramFailed(["runc"], -1, "no answer within 20 s"), 2), (ProgramFailed(["runc"], 1, "no cgroups"), 1)],
+)  # fmt: skip
+def test_only_what_a_runtime_itself_refused_is_remembered(tmp_path, error, tries):
+    calls = []
+
+    def refuse(argv, **_):
+        calls.append(argv)
+        raise error
+
+    answers = [try_runtime("/bin/true", tmp_path, runner=refuse) for _ in range(2)]
+
+    assert [answer.works for answer in answers] == [False, False]
+    assert len(calls) == tries
