@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import queue
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -44,8 +43,9 @@ _STATFS_OUT = struct.Struct("<QQQQQIIII24x")
 _WANTED = 1 << 0 | 1 << 18 | 1 << 22 | 1 << 30 | 1 << 39
 #: Reads in flight before the kernel throttles read-ahead; its own 12 and 9 do (lazy_start.md 5.2).
 _MAX_BACKGROUND, _CONGESTION = 64, 48
-#: Bytes that FUSE reads ahead of EROFS, which reads ahead itself: 128 KiB read 629 MB for an import of 489 MB.
-_READ_AHEAD = 16 << 10
+#: Bytes that FUSE reads ahead of EROFS, all that the kernel offers: a READ costs us more than the bytes of it.
+#: docs/decisions/0002-reads-ahead.md has the numbers.
+_READ_AHEAD = 128 << 10
 #: The largest READ: 256 pages, the default of fs.fuse.max_pages.
 _MAX_PAGES = 256
 _MAX_READ = _MAX_PAGES * 4096
@@ -57,8 +57,7 @@ _KEEP_CACHE = 2
 _ROOT, _FIRST = 1, 2
 #: Times that a read is planned again when what was fetched has been dropped before it was read.
 _ATTEMPTS = 4
-_NOTIFY_STORE, _NOTIFY_RESEND = 4, 7
-_STORE_OUT = struct.Struct("<QQII")  # fuse_notify_store_out: node, offset, size; padding
+_NOTIFY_RESEND = 7
 
 
 class ServedFile(Protocol):
@@ -70,29 +69,16 @@ class ServedFile(Protocol):
     def read_now(self, offset: int, into: memoryview) -> bool:
         """Fill ``into`` from local data; False, at once, when some of it is not here."""
 
-    def read_local(self, offset: int, into: memoryview) -> bool:
-        """As ``read_now``, for ourselves: it is no reader's read."""
-
-    def stretch(self, offset: int) -> tuple[int, int] | None:
-        """Start and end of the local bytes best given together with those at ``offset``; None: there are none."""
-
     def when_ready(self, offset: int, size: int, done: Callable[[OSError | None], None]) -> None:
         """Get these bytes and call ``done``, from any thread, with the error if it did not work."""
 
 
 class FuseServer:
-    """Answers for ``files``, named "0", "1", ... in the root directory.
-
-    What was fetched and unpacked as one chunk is given to the page cache as one, unasked: the pages of a
-    library are faulted in one by one, and a READ costs us as much as copying 64 of them. Import of torch:
-    10,444 READs in place of 44,567 (2026-11-30).
-    """
+    """Answers for ``files``, named "0", "1", ... in the root directory."""
 
     def __init__(self, device: int, files: Sequence[ServedFile]) -> None:
         self._device, self._files = device, tuple(files)
         self._waiting: dict[int, float] = {}
-        self._given: set[tuple[int, int]] = set()
-        self._to_give: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
 
     def oldest_wait_s(self) -> float:
         """How long the oldest READ has waited for the network; 0 when none does."""
@@ -113,8 +99,6 @@ class FuseServer:
                 if error.errno in (errno.EINTR, errno.ENOENT, errno.EAGAIN):  # ENOENT: it was interrupted meanwhile
                     continue
                 raise
-            if size == 0:  # no kernel says so: the other end of a test's socket is closed
-                return
             _, opcode, unique, node, *_ = _IN.unpack_from(request)
             if opcode in (_FORGET, _BATCH_FORGET):
                 continue
@@ -136,25 +120,21 @@ class FuseServer:
         size = max(0, min(size, file.size - offset, _MAX_READ))
         if size == 0 or file.read_now(offset, reply[_OUT.size : _OUT.size + size]):
             _OUT.pack_into(reply, 0, _OUT.size + size, 0, unique)
-            self._give_later(node, offset)
             self._write(reply[: _OUT.size + size])
             return
         self._waiting[unique] = time.monotonic()
-        self._read_later(unique, node, offset, size, _ATTEMPTS)
+        self._read_later(unique, file, offset, size, _ATTEMPTS)
 
-    def _read_later(self, unique: int, node: int, offset: int, size: int, attempts: int) -> None:
-        file = self._file(node)
-
+    def _read_later(self, unique: int, file: ServedFile, offset: int, size: int, attempts: int) -> None:
         def done(error: OSError | None) -> None:
             try:
                 buffer = memoryview(bytearray(_OUT.size + size))
                 if error is None and file.read_now(offset, buffer[_OUT.size :]):
                     _OUT.pack_into(buffer, 0, len(buffer), 0, unique)
                     self._waiting.pop(unique, None)
-                    self._give_later(node, offset)
                     self._write(buffer)
                 elif error is None and attempts > 1:
-                    self._read_later(unique, node, offset, size, attempts - 1)
+                    self._read_later(unique, file, offset, size, attempts - 1)
                 else:
                     self._send_error(unique, (error.errno if error else 0) or errno.EIO)
             except Exception as problem:  # noqa: BLE001 - the reader gets EIO, the log the reason
@@ -162,36 +142,6 @@ class FuseServer:
                 self._send_error(unique, problem.errno or errno.EIO if isinstance(problem, OSError) else errno.EIO)
 
         file.when_ready(offset, size, done)
-
-    def _give_later(self, node: int, offset: int) -> None:
-        found = self._file(node).stretch(offset)
-        if found is not None and (node, found[0]) not in self._given:
-            self._given.add((node, found[0]))
-            self._to_give.put((node, *found))
-
-    def give(self) -> None:
-        """Put stretches into the kernel's page cache until ``end_giving``.
-
-        In a thread of its own that answers nothing: the kernel lets it wait for pages that are
-        locked by READs, and those must be answered meanwhile.
-        """
-        while (item := self._to_give.get()) is not None:
-            node, start, end = item
-            head = _OUT.size + _STORE_OUT.size
-            message = memoryview(bytearray(head + end - start))
-            if not self._file(node).read_local(start, message[head:]):
-                continue
-            _OUT.pack_into(message, 0, len(message), _NOTIFY_STORE, 0)
-            _STORE_OUT.pack_into(message, _OUT.size, node, start, end - start, 0)
-            try:
-                os.write(self._device, message)
-            except OSError as error:
-                # The pages are asked for instead; ENODEV: unmounted meanwhile.
-                _log.debug("given in vain: %s", error)
-
-    def end_giving(self) -> None:
-        """Let ``give`` return."""
-        self._to_give.put(None)
 
     def _file(self, node: int) -> ServedFile:
         if not _FIRST <= node < _FIRST + len(self._files):

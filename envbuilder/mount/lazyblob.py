@@ -58,16 +58,6 @@ class LazyBlob:
 
     def read_now(self, offset: int, into: memoryview) -> bool:
         """Fill ``into`` if all of it is local; see ``fuse.ServedFile``."""
-        if not self.read_local(offset, into):
-            return False
-        self._counters.add("hits")
-        first, last = self.chunks(offset, len(into))
-        if first in self.streams or last in self.streams:
-            self._wanting.go_on(self, last)
-        return True
-
-    def read_local(self, offset: int, into: memoryview) -> bool:
-        """See ``fuse.ServedFile``."""
         stored = self.stored
         if stored is None:
             return False
@@ -75,16 +65,10 @@ class LazyBlob:
         if not stored.has(first, last):
             return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
         stored.read(offset, into)
+        self._counters.add("hits")
+        if first in self.streams or last in self.streams:
+            self._wanting.go_on(self, last)
         return True
-
-    def stretch(self, offset: int) -> tuple[int, int] | None:
-        """The chunk at ``offset``; see ``fuse.ServedFile``."""
-        if self.index is None or self.stored is None:
-            return None
-        number, _ = self.chunks(offset, 1)
-        if not self.stored.has(number, number):
-            return None
-        return self.index.offsets[number], self.index.offsets[number + 1]
 
     def _read_overflow(self, stored: StoredBlob, offset: int, into: memoryview, first: int, last: int) -> bool:
         assert self.index is not None

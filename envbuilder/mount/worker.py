@@ -46,7 +46,6 @@ def serve(device: int, serving: Serving, counters_file: Path) -> None:
     readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
     for thread in readers:
         thread.start()
-    threading.Thread(target=server.give, name="give", daemon=True).start()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
     fetcher.start(open_source(serving), background=serving.background)
     flushed = fetcher.counters.snapshot().fetched_chunks
@@ -56,7 +55,6 @@ def serve(device: int, serving: Serving, counters_file: Path) -> None:
         if fetched != flushed and fetcher.quiet_s() > _FLUSH_QUIET_S:
             flushed = fetched
             fetcher.flush()
-    server.end_giving()
     fetcher.stop()
 
 

@@ -113,9 +113,12 @@ def test_readers_do_not_notice_that_the_worker_is_killed(node):
         node.source.switch("slow", "0.05")
         readers = [Reader(mounted.directory / "data" / name) for name in ("big", "second")]
         for restarts in (1, 2, 3):
-            until(lambda restarts=restarts: mounted.counters().waits >= restarts)
-            os.kill(worker_of(mounted), signal.SIGKILL)
-            until(lambda restarts=restarts: mounted.counters().restarts == restarts)
+            until(lambda restarts=restarts: mounted.counters().fetched_chunks > 4 * restarts)
+            killed = worker_of(mounted)
+            os.kill(killed, signal.SIGKILL)
+            # The next one is to be killed, not this one's remains.
+            until(lambda killed=killed: worker_of(mounted) != killed)
+            assert mounted.counters().restarts == restarts
         node.source.switch("slow", "")
         for reader in readers:
             reader.join()
