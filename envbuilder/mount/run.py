@@ -186,7 +186,10 @@ def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: 
         value["process"]["cwd"],
         outside=[item["destination"] for item in value["mounts"]],
     )
-    (mounted.folder.path / "config.json").write_text(json.dumps(value))
+    try:
+        (mounted.folder.path / "config.json").write_text(json.dumps(value))
+    except OSError as error:
+        raise mounted.folder.unusable(error) from error
 
 
 def _host_files() -> tuple[Bind, ...]:

@@ -114,8 +114,12 @@ class MountFolder:
             for name in ("blobs", "lower", "rootfs"):
                 (self.path / name).mkdir(mode=0o755)
         except OSError as error:
-            raise StateUnusable(f"state directory {self.state_dir}: {error.strerror}") from error
+            raise self.unusable(error) from error
         return lock
+
+    def unusable(self, error: OSError) -> StateUnusable:
+        """What to raise in place of an ``error`` of writing into this folder."""
+        return StateUnusable(f"state directory {self.state_dir}: {error.strerror}")
 
     def write(self, record: Record) -> None:
         """Record the mount, before anything is mounted."""

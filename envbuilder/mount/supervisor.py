@@ -95,10 +95,13 @@ class _Supervisor:
 
     def _mount(self) -> None:
         request, path = self._request, self._folder.path
-        Counters(self._folder.counters)
         root = request.directory
         lower = root if request.scratch is None else path / "lower"
-        self._record(lower)
+        try:
+            Counters(self._folder.counters)
+            self._record(lower)
+        except OSError as error:
+            raise self._folder.unusable(error) from error
         if request.private:
             kernel.private_mounts()
         if request.metadata is not None and request.serving is not None:

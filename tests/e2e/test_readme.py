@@ -31,7 +31,7 @@ def test_the_commands_of_the_readme_work_in_their_order(cli, registry):
     assert re.fullmatch(r"sha256:[0-9a-f]{64}\n", shown["build"])
     assert shown["push"] == shown["build"]
     assert shown["run"].count(".") == 2
-    assert not (cli.project / "out/root/usr").exists()
+    assert not (cli.project / "out/mnt/usr").exists()
 
 
 @pytest.mark.parametrize("through", ["the store", "a registry"])

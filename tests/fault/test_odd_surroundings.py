@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,21 @@ def test_closed_standard_streams_are_dev_null(mounting, image, tmp_path, words, 
     before = ["sh", "-c", f'exec "$@" {closed}', "sh"]
 
     envbuilder(*(word.format(image=image) for word in words), environ=places(tmp_path), before=before)
+
+
+@pytest.mark.parametrize(("part", "mode"), [("STATE", "auto"), ("CHUNKS", "unpack")])
+@pytest.mark.parametrize("options", ["size=64k", "size=64k,ro"])
+def test_a_disk_that_is_full_or_read_only_is_named(mounting, image, tmp_path, part, mode, options):
+    (tmp_path / "disk").mkdir()
+    environ = places(tmp_path, ENVBUILDER_MOUNT_MODE=mode) | {f"ENVBUILDER_{part}": str(tmp_path / "disk/x")}
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path / "disk")], check=True)
+    try:
+        if options == "size=64k" and part == "STATE":
+            with suppress(OSError):
+                (tmp_path / "disk/junk").write_bytes(bytes(1 << 20))
+        said = envbuilder("run", image, "--", "cat", "/data/small", status=5, environ=environ)
+    finally:
+        subprocess.run(["umount", str(tmp_path / "disk")], check=True)
+
+    assert str(tmp_path / "disk/x") in said
+    assert "hint: " in said

@@ -20,7 +20,7 @@ from envbuilder.proc import ProgramFailed
 
 CONFIG = ImageConfig(
     platform=Platform("x86_64"), diff_ids=(), env={"A": "image", "PATH": "/opt/env/bin:/usr/bin"},
-    entrypoint=("/entry",), command=("default",), working_dir="/work",
+    entrypoint=("/entry",), command=("default",), working_dir="/job",
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_job_keeps_the_host_s_network_and_name_and_loses_everything_else():
     value = runtime_config(CONFIG, ProcessOptions(), ContainerUser(), Edits(), root=Path("/r"))
 
     assert [item["type"] for item in value["linux"]["namespaces"]] == ["pid", "ipc", "mount"]
-    assert value["process"]["cwd"] == "/work"
+    assert value["process"]["cwd"] == "/job"
     assert value["root"] == {"path": "/r", "readonly": False}
 
 
@@ -219,8 +219,8 @@ def test_a_passwd_that_is_a_device_is_never_opened(tmp_path):
 
 @pytest.mark.parametrize(
     ("image", "wanted", "cwd"),
-    [("/work", "", "/work"), ("", "", "/"), ("../..", "", "/"), ("/a/../../b", "", "/b"), ("/work", "sub", "/work/sub"),
-     ("/work", "/etc", "/etc"), ("//x", "", "/x")],
+    [("/job", "", "/job"), ("", "", "/"), ("../..", "", "/"), ("/a/../../b", "", "/b"), ("/job", "sub", "/job/sub"),
+     ("/job", "/etc", "/etc"), ("//x", "", "/x")],
 )  # fmt: skip
 def test_the_working_directory_is_absolute_whatever_an_image_says(image, wanted, cwd):
     config = dataclasses.replace(CONFIG, working_dir=image)
