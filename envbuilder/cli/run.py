@@ -81,6 +81,8 @@ def command(
     Nothing stays mounted, whatever happens.
     """
     begun_s = _process_started_s()
+    if report is not None and not report.absolute().parent.is_dir():
+        raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
     source = open_source(app, reference)
     image = open_image(source.target, source.what, host_platform_of())
     if dry_run:

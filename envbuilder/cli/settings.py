@@ -80,7 +80,7 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
                 "run.runtime": "auto",
             },
         ),
-        *([(str(project / "envbuilder.toml"), _file(project / "envbuilder.toml"))] if project else []),
+        *([(str(project / "envbuilder.toml"), _project_file(project / "envbuilder.toml"))] if project else []),
         (str(config), _file(config)),
         ("environment", _variables(environ)),
         ("flag", dict(flags)),
@@ -89,6 +89,18 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
     for source, values in layers:
         merged.update({key: Setting(value, source) for key, value in values.items()})
     return Settings(merged)
+
+
+def _project_file(file: Path) -> dict[str, str]:
+    values = _file(file)
+    if "run.runtime" in values:
+        # A project is found upwards from wherever one stands: it must not choose what root starts.
+        raise SpecErrors(
+            str(file),
+            ["run.runtime: a project may not choose the program that starts containers"],
+            hint="Set it in your own configuration file, or as ENVBUILDER_RUN_RUNTIME.",
+        )
+    return values
 
 
 def _file(file: Path) -> dict[str, str]:

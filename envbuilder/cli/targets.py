@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform as host_platform
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from envbuilder.oci.reference import (
     LayoutReference,
     Reference,
     RegistryReference,
-    is_tag,
     parse_reference,
 )
 from envbuilder.proc import run
@@ -158,7 +158,7 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
     if destination:
         target, tag = open_destination(app, destination)
     else:
-        target, tag = LayoutTarget(app.store_directory, create=True), _own_tag(source)
+        target, tag = LayoutTarget(app.store_directory, create=True), _pulled_tag(reference)
     plan = copy_plan(source.target, source.what, target)
     present = sum(blob.size for blob in plan.present)
     value = {
@@ -191,13 +191,12 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
     return Result(str(source.what.digest), value)
 
 
-def _own_tag(source: Source) -> str:
-    """The store's tag for an image of ours, so that a pulled environment is as good as one built here."""
-    labels = open_image(source.target, source.what, host_platform_of()).config.labels
-    name, version = labels.get(media_types.TITLE, ""), labels.get(media_types.VERSION, "")
-    tag = store_tag(name, version)
-    # Labels are anyone's: one that cannot be a tag names nothing here.
-    return tag if name and version and is_tag(tag) else ""
+def _pulled_tag(reference: str) -> str:
+    """The store's tag for what was pulled as ``reference``; an environment's own tag never begins with ``_``.
+
+    An image's labels are anyone's: by them it could take the place of an environment that was built here.
+    """
+    return ("_" + re.sub(r"[^A-Za-z0-9._-]+", "-", reference))[:128]
 
 
 def _pinned(destination: str, target: Target, digest: Digest) -> str:

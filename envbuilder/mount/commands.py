@@ -13,7 +13,11 @@ from envbuilder.mount.inroot import open_in
 
 
 class CommandNotFound(SpecError):
-    """The image has no such program, or it is not one."""
+    """The image has no such program, or it is not one; ``exit_code`` is that of a shell: 127 or 126."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message, hint="Check the command; everything after the image's name is one.")
+        self.exit_code = exit_code
 
 
 def check_command(
@@ -41,11 +45,9 @@ def check_command(
     if any(posixpath.commonpath([place, hidden]) == hidden for place in places for hidden in outside):
         return
     where = "" if "/" in name else f" in its PATH ({path})"
-    what = "is not executable" if any(found) else f"is not there{where}"
-    raise CommandNotFound(
-        f"run: the image's {name!r} {what}",
-        hint="Check the command; everything after the image's name is one.",
-    )
+    if any(found):
+        raise CommandNotFound(f"run: the image's {name!r} is not executable", exit_code=126)
+    raise CommandNotFound(f"run: the image's {name!r} is not there{where}", exit_code=127)
 
 
 def _mode(top: int, path: str) -> int:

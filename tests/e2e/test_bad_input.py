@@ -92,6 +92,16 @@ def test_an_environment_that_was_not_built_names_the_command_to_run(fresh):
     assert "envbuilder build hello" in fresh("resolve", "hello", status=UNAVAILABLE).stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/etc/passwd", 126)])
+def test_a_command_that_cannot_be_started_ends_as_in_a_shell(cli, command, status):
+    assert command in cli("run", "hello", command, status=status).stderr
+
+
+def test_a_report_into_a_folder_that_is_not_there_starts_nothing(cli):
+    assert "no such folder" in cli("run", "hello", "--report", "nowhere/r.json", "--", "true", status=SPEC).stderr
+
+
 @pytest.mark.parametrize("words", [["push", "hello"], ["frobnicate"], ["build"], ["build", "hello", "--nope"]])
 def test_a_wrong_command_line_shows_the_usage(fresh, words):
     done = fresh(*words, status=SPEC)

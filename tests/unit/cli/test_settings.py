@@ -74,3 +74,12 @@ def test_root_s_store_is_the_machine_s(tmp_path):
 def test_toml_that_no_reader_takes_is_refused_with_the_file(tmp_path, text):
     with pytest.raises(SpecErrors, match=r"envbuilder\.toml: not TOML"):
         load(tmp_path, project=text)
+
+
+def test_a_project_may_not_choose_what_root_starts(tmp_path):
+    with pytest.raises(SpecErrors, match=r"run\.runtime"):
+        load(tmp_path, project='[run]\nruntime = "/tmp/x"')
+
+
+def test_a_user_may_choose_the_runtime(tmp_path):
+    assert load(tmp_path, user='[run]\nruntime = "crun"').get("run.runtime") == "crun"
