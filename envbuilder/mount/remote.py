@@ -11,7 +11,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import cast
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
@@ -22,7 +24,7 @@ from envbuilder.mount.counters import Counters
 from envbuilder.mount.lazyblob import LazyBlob
 from envbuilder.mount.request import Device
 from envbuilder.mount.schedule import FOR_GOOD, INDEX, Job, Schedule
-from envbuilder.store.target import RangeTarget
+from envbuilder.store.target import PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Fetcher:
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self._source: RangeTarget | None = None
+        self._in_parts = False
         self._gave_up: EnvbuilderError | None = None
 
     @property
@@ -71,6 +74,7 @@ class Fetcher:
     def start(self, source: RangeTarget, *, background: bool = False) -> None:
         """Begin to fetch; chunk indexes are fetched at once, so that first reads find them."""
         self._source = source
+        self._in_parts = isinstance(source, PartsTarget)
         if background:
             self._schedule.want_rest(eager=False)
         complete = self._store.is_complete
@@ -204,7 +208,7 @@ class Fetcher:
         return index
 
     def _fetch(self, job: Job) -> None:
-        """One ranged read; each chunk is verified, stored and told to its readers on its own."""
+        """One ranged read; each chunk is verified, stored and told to its readers as it comes."""
         blob, index, stored = job.blob, job.blob.index, job.blob.stored
         assert self._source is not None
         assert index is not None
@@ -212,17 +216,29 @@ class Fetcher:
         numbers = self._schedule.wanted_of(job)
         if not numbers:
             return
-        start, end = index.blob_offsets[numbers[0]], index.blob_offsets[numbers[-1] + 1]
-        data = memoryview(self._source.fetch_range(blob.device.blob, start, end - start))
         self._schedule.count(requests=1)
-        # What somebody waits for comes first.
-        for number in sorted(numbers, key=lambda number: number not in job.waiters):
+        span = range(numbers[0], numbers[-1] + 1)
+        for number, part in zip(span, self._parts(blob.device.blob, index, span), strict=True):
+            if number not in numbers:
+                continue
             chunk = index[number]
-            part = data[chunk.blob_offset - start :][: chunk.blob_size]
-            plain = read_chunk(chunk, bytes(part), source=f"layer {blob.device.blob.digest}")
+            plain = read_chunk(chunk, part, source=f"layer {blob.device.blob.digest}")
             try:
                 stored.write(number, plain)
             except OSError as error:
                 if self._schedule.overflow(blob, number, plain):
                     _log.warning("%s: chunk store full, chunks are kept in memory: %s", self._image, error)
             self._schedule.finish(job, number, chunk.blob_size)
+
+    def _parts(self, blob: Descriptor, index: ChunkIndex, span: range) -> Iterator[bytes]:
+        """The chunks of ``span`` as they lie in the blob, each as soon as the source has it."""
+        source = self._source
+        assert source is not None
+        offsets = index.blob_offsets[span.start : span.stop + 1]
+        sizes = [end - start for start, end in pairwise(offsets)]
+        if self._in_parts:
+            yield from cast("PartsTarget", source).fetch_parts(blob, offsets[0], sizes)
+            return
+        data = source.fetch_range(blob, offsets[0], offsets[-1] - offsets[0])
+        for start, size in zip(offsets, sizes, strict=False):
+            yield data[start - offsets[0] :][:size]

@@ -23,7 +23,7 @@ from envbuilder.mount.counters import Counters
 from envbuilder.mount.lazyblob import Done, LazyBlob
 from envbuilder.mount.request import Device
 
-#: Chunks that one miss fetches, aligned: the first in a region, and the next ones in a region that is in use.
+#: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
 #: ``import torch`` from the AI image, cold, registry on loopback (2026-11-30), as requests, reads that waited, MB and
 #: CPU-s of Debian's registry: 2 then 4 chunks 1,180, 1,111, 291 and 7.5; 4 then 8 836, 836, 321 and 5.4; 4 then 16
 #: 765, 711, 353 and 4.6; 8 then 16 597, 625, 362 and 3.9. The job waits for one after the other, each for a round trip;
@@ -145,15 +145,19 @@ class Schedule:
         return False
 
     def _with_neighbours(self, blob: LazyBlob, missing: Sequence[int]) -> list[int]:
-        """What to fetch for ``missing``: its aligned group, larger where something was read nearby before."""
+        """What to fetch for ``missing``: each, so that it comes first, and what follows that is not here or asked for.
+
+        More follows where something was read before.
+        """
         assert blob.index is not None
         wanted: set[int] = set()
         for chunk in missing:
             region = chunk // _REGION
             group = _GROUP if region in blob.regions else _FIRST_GROUP
             blob.regions.add(region)
-            start = chunk // group * group
-            wanted.update(self._unasked(blob, start, min(start + group, len(blob.index))))
+            stop = min(chunk + group, len(blob.index))
+            unasked = self._unasked(blob, chunk, stop)
+            wanted.update(number for place, number in enumerate(unasked, chunk) if place == number)
         return sorted(wanted)
 
     def _unasked(self, blob: LazyBlob, start: int, stop: int) -> list[int]:

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
@@ -111,6 +111,24 @@ class RegistryTarget:
                 answer.close()
                 raise ShortRange(f"{self.name}: {what.digest}: want {size} bytes at {offset}, got {len(data)}")
             return data
+
+    def fetch_parts(self, what: Descriptor, offset: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        size = sum(sizes)
+        if offset < 0 or size <= 0 or offset + size > what.size:
+            raise ShortRange(f"{self.name}: {what.digest}: want {size} bytes at {offset}, it has {what.size}")
+        answer = self._get_blob(what, f"bytes={offset}-{offset + size - 1}")
+        try:
+            self._to_range(answer, what, offset, size)
+            for part in sizes:
+                data = answer.read_exactly(part)
+                if len(data) != part:
+                    raise ShortRange(f"{self.name}: {what.digest}: want {part} bytes more, got {len(data)}")
+                yield data
+        except RegistryDown:
+            self._forget_location(what)
+            raise
+        finally:
+            answer.finish()
 
     def push(self, what: Descriptor, content: Opener) -> None:
         with self._lock:
@@ -233,19 +251,21 @@ class RegistryTarget:
         return url if url and self._client.clock() < until_s else ""
 
     def _range_of(self, answer: Answer, what: Descriptor, offset: int, size: int) -> bytes:
+        self._to_range(answer, what, offset, size)
+        data = answer.read_exactly(size)
+        answer.finish()
+        return data
+
+    def _to_range(self, answer: Answer, what: Descriptor, offset: int, size: int) -> None:
+        """Bring ``answer`` to the first byte of the range that was asked for."""
         if answer.status == 206:
             self.check_range(answer, what, offset, size)
-            data = answer.read_exactly(size)
-            answer.finish()
-            return data
+            return
         # 200 means "here is all of it" (RFC 9110, 14.2): take what we need and drop the rest.
         if not self._whole_answers:
             self._whole_answers = True
             _log.warning("%s: answers a Range with the whole blob: reading parts will be slow", self.name)
         skip(answer, offset)
-        data = answer.read_exactly(size)
-        answer.close()
-        return data
 
     def check_range(self, answer: Answer, what: Descriptor, offset: int, size: int) -> None:
         """Refuse a 206 that is not about bytes ``offset`` to ``offset + size`` of ``what``.

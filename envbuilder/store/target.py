@@ -6,7 +6,7 @@ Implementers: ``MemoryTarget``, ``LayoutTarget`` (the embedded default), ``Archi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from envbuilder.digest import Descriptor
@@ -73,6 +73,18 @@ class RangeTarget(Target, Protocol):
 
         Raises:
             NotFound: it is not here. ShortRange: fewer bytes came.
+        """
+
+
+@runtime_checkable
+class PartsTarget(Protocol):
+    """What a RangeTarget may offer besides: neighbouring parts one by one, for a reader that waits for the first."""
+
+    def fetch_parts(self, what: Descriptor, offset: int, sizes: Sequence[int]) -> Iterator[bytes]:
+        """Parts of ``sizes`` bytes of ``what``, one behind the other from ``offset`` on, each as soon as it is here.
+
+        Raises:
+            as ``fetch_range``, at the first part or a later one; what was given before is good.
         """
 
 

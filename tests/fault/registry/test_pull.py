@@ -118,6 +118,43 @@ def test_a_range_that_is_too_short_is_no_data(world):
         world.target.fetch_range(what, 1000, 1000)
 
 
+@pytest.mark.parametrize("ranges", [True, False])
+def test_parts_are_the_slices_of_one_request(world, ranges):
+    what = world.registry.add_blob(BLOB)
+    world.registry.ranges = ranges
+
+    assert list(world.target.fetch_parts(what, 1000, [10, 300_000, 1])) == [
+        BLOB[1000:1010],
+        BLOB[1010:301_010],
+        BLOB[301_010:301_011],
+    ]
+    assert [request.headers["range"] for request in world.registry.seen("GET")] == ["bytes=1000-301010"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [(cut(200_000), RegistryDown), (body(lambda data: data[:200_000]), ShortRange)]
+)
+def test_parts_that_came_before_a_break_are_given(world, fault, error):
+    what = world.registry.add_blob(BLOB)
+    world.registry.fault("GET", "/blobs/", fault)
+    parts = world.target.fetch_parts(what, 0, [100_000, 200_000])
+    given = [next(parts)]
+
+    with pytest.raises(error):
+        next(parts)
+    given += world.target.fetch_parts(what, 100_000, [200_000])
+
+    assert b"".join(given) == BLOB[:300_000]
+
+
+@pytest.mark.parametrize(("offset", "sizes"), [(0, []), (-1, [5]), (len(BLOB), [1])])
+def test_parts_outside_the_blob_are_refused(world, offset, sizes):
+    what = world.registry.add_blob(BLOB)
+
+    with pytest.raises(ShortRange):
+        list(world.target.fetch_parts(what, offset, sizes))
+
+
 def test_too_many_requests_are_answered_with_the_patience_asked_for(world):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", refuse(429, "TOOMANYREQUESTS", Retry_After="7"), times=2)

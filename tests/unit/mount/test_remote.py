@@ -111,6 +111,25 @@ def test_another_fetcher_over_the_same_store_asks_for_nothing(tmp_path):
     assert source.asked == []
 
 
+def test_the_chunk_that_is_read_does_not_wait_for_those_that_come_with_it(tmp_path):
+    go = threading.Event()
+
+    class Parts(Source):
+        def fetch_parts(self, what, offset, sizes):
+            for number, size in enumerate(sizes):
+                if number:
+                    assert go.wait(10)
+                yield self.fetch_range(what, offset, size)
+                offset += size
+
+    with fetching(tmp_path, Parts()) as (fetcher, blob):
+        assert read(blob, 3 * CHUNK_SIZE, 10) == TAR[3 * CHUNK_SIZE :][:10]
+        assert fetcher.counters.snapshot().fetched_chunks == 1
+        go.set()
+        assert read(blob, 4 * CHUNK_SIZE, 10) == TAR[4 * CHUNK_SIZE :][:10]
+        assert fetcher.counters.snapshot().requests == 1
+
+
 def test_a_chunk_that_many_want_is_fetched_once(tmp_path):
     go = threading.Event()
 
@@ -139,7 +158,7 @@ def test_neighbouring_missing_chunks_are_one_request(tmp_path):
         source.asked.clear()
         read(blob, 0, 4 * CHUNK_SIZE)
 
-        assert source.asked == [(0, FRAMED.index.blob_offsets[16])]
+        assert source.asked == [(0, FRAMED.index.blob_offsets[19])]
 
 
 def test_a_sequential_reader_is_read_ahead_for_in_growing_requests(tmp_path):
@@ -151,7 +170,7 @@ def test_a_sequential_reader_is_read_ahead_for_in_growing_requests(tmp_path):
     assert len(source.asked) < CHUNKS / 3
 
 
-def test_a_lone_read_fetches_half_a_region_and_a_second_one_the_rest_of_it(tmp_path):
+def test_a_read_fetches_what_follows_up_to_what_is_here(tmp_path):
     source = Source()
     offsets = FRAMED.index.blob_offsets
     with fetching(tmp_path, source) as (_, blob):
@@ -159,7 +178,7 @@ def test_a_lone_read_fetches_half_a_region_and_a_second_one_the_rest_of_it(tmp_p
             read(blob, number * CHUNK_SIZE, 10)
     ranges = source.asked[1:]  # the first is the index
 
-    assert ranges == [(offsets[a], offsets[b] - offsets[a]) for a, b in ((8, 16), (0, 8), (32, 40))]
+    assert ranges == [(offsets[a], offsets[b] - offsets[a]) for a, b in ((9, 17), (5, 9), (33, 40))]
 
 
 def test_a_read_waits_while_the_source_is_away_and_then_succeeds(tmp_path):
