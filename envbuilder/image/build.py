@@ -76,26 +76,32 @@ def build_image(
     """
     plans = plan(locks)
     reused: set[str] = set()
+    by_id: dict[str, Layer] = {}
+    layers: list[Layer] = []
 
     def note(layer: Layer, was_there: bool) -> None:  # noqa: FBT001  the callback's signature
+        by_id[layer.id] = layer
         if was_there:
             reused.add(layer.id)
         finished(layer, was_there)
+        go_on()
+
+    def go_on() -> None:
+        """Put layers in their order, and compute each computed one as soon as all below it are here."""
+        while len(layers) < len(plans):
+            each = plans[len(layers)]
+            if isinstance(each, TopPlan) and each.id not in by_id:
+                top = each.on([layer.placed for layer in layers], folders[each.lock.name])
+                found = find_layer(top, store)
+                note(found or build_layer(top, artifacts, store, cache=cache), found is not None)
+                return
+            if each.id not in by_id:
+                return
+            layers.append(by_id[each.id])
 
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
-    built = build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
-    by_id = {layer.id: layer for layer in built}
+    build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
     _check_overlaps([each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
-    layers: list[Layer] = []
-    for each in plans:
-        if isinstance(each, TopPlan):
-            top = each.on([layer.placed for layer in layers], folders[each.lock.name])
-            found = find_layer(top, store)
-            layer = found or build_layer(top, artifacts, store, cache=cache)
-            note(layer, found is not None)
-        else:
-            layer = by_id[each.id]
-        layers.append(layer)
     image = _assemble(locks[-1], layers)
     for what, data in image.blobs.items():
         store.push(what, partial(io.BytesIO, data))

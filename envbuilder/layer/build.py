@@ -124,7 +124,9 @@ def _weight(plan: LayerPlan) -> int:
 def _build_missing(
     plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, cache: Path, jobs: int
 ) -> Iterator[Layer]:
-    by_size = sorted(plans, key=lambda plan: (-_weight(plan), plan.id))
+    # A parent's layers come first: its computed layer is then made while the child's are.
+    owners = list(dict.fromkeys(plan.id.partition("/")[0] for plan in plans))
+    by_size = sorted(plans, key=lambda plan: (owners.index(plan.id.partition("/")[0]), -_weight(plan), plan.id))
     with _pools(min(jobs, len(plans)), store) as (fetchers, builders):
         fetches = {
             artifact.digest: fetchers.submit(artifacts.file, artifact)
