@@ -80,7 +80,7 @@ def test_an_odd_config_starts_all_the_same(mounting, layout, tmp_path, config):
 
 @pytest.mark.parametrize(
     ("config", "want"),
-    [({"User": "a:b:c"}, 2), ({"User": "9" * 5000}, 2), ({"User": "a\0b"}, 2), ({"Entrypoint": ["/bin/ca\0t"]}, 2),
+    [({"User": "a:b:c"}, 2), ({"User": "9" * 5000}, 2), ({"User": "a\0b"}, 2), ({"Entrypoint": ["/bin/ca\0t"]}, 127),
      ({"Entrypoint": "x"}, INTEGRITY), ({"Env": {"A": "b"}}, INTEGRITY)],
 )  # fmt: skip
 def test_an_impossible_config_is_explained(mounting, layout, tmp_path, config, want):
