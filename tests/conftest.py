@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,12 +41,24 @@ def require_tool(name: str) -> str:
     ``ENVBUILDER_REQUIRE`` is ``all`` or a comma-separated list (``make test`` and CI say ``all``).
     """
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:{GO_TOOLS}")
-    if found:
-        return found
+    return found or _missing(name)
+
+
+def require_file(file: Path) -> Path:
+    """``file``, which a package of this host brings; without it as ``require_tool``."""
+    return file if file.exists() else _missing(file.name)
+
+
+def _missing(name: str) -> NoReturn:
     required = os.environ.get("ENVBUILDER_REQUIRE", "").split(",")
     if "all" in required or name in required:
         pytest.fail(f"{name} is required here and not installed")
     pytest.skip(f"{name} is not installed")
+
+
+@pytest.fixture(scope="session", name="require_file")
+def require_file_fixture() -> Callable[[Path], Path]:
+    return require_file
 
 
 @pytest.fixture(scope="session", name="require_tool")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 
@@ -18,8 +18,6 @@ from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
 from envbuilder.mount.mount import Mode, MountSettings
 from envbuilder.spec.project import NoProject, find_project
-
-Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import errno
 import logging
 import os
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -78,12 +77,6 @@ class FuseServer:
 
     def __init__(self, device: int, files: Sequence[ServedFile]) -> None:
         self._device, self._files = device, tuple(files)
-        self._waiting: dict[int, float] = {}
-
-    def oldest_wait_s(self) -> float:
-        """How long the oldest READ has waited for the network; 0 when none does."""
-        waiting = list(self._waiting.values())
-        return time.monotonic() - min(waiting) if waiting else 0.0
 
     def serve(self) -> None:
         """Answer requests until the file system is unmounted or its connection aborted."""
@@ -122,7 +115,6 @@ class FuseServer:
             _OUT.pack_into(reply, 0, _OUT.size + size, 0, unique)
             self._write(reply[: _OUT.size + size])
             return
-        self._waiting[unique] = time.monotonic()
         self._read_later(unique, file, offset, size, _ATTEMPTS)
 
     def _read_later(self, unique: int, file: ServedFile, offset: int, size: int, attempts: int) -> None:
@@ -131,7 +123,6 @@ class FuseServer:
                 buffer = memoryview(bytearray(_OUT.size + size))
                 if error is None and file.read_now(offset, buffer[_OUT.size :]):
                     _OUT.pack_into(buffer, 0, len(buffer), 0, unique)
-                    self._waiting.pop(unique, None)
                     self._write(buffer)
                 elif error is None and attempts > 1:
                     self._read_later(unique, file, offset, size, attempts - 1)
@@ -198,7 +189,6 @@ class FuseServer:
         self._write(_OUT.pack(_OUT.size + len(body), 0, unique) + body)
 
     def _send_error(self, unique: int, number: int) -> None:
-        self._waiting.pop(unique, None)
         self._write(_OUT.pack(_OUT.size, -number, unique))
 
     def _write(self, reply: bytes | memoryview) -> None:

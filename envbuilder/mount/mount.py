@@ -116,7 +116,8 @@ def open_mount(
     Raises:
         BadMountPoint, HostError, UnavailableError, IntegrityError: see the leaf.
     """
-    asked = _ask(image, source, settings, directory, writable, full, private, detached=False, progress=progress)
+    wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
+    asked = _ask(replace(wanted, private=private), progress)
     try:
         yield asked.mounted
     finally:
@@ -134,7 +135,8 @@ def mount(
     progress: Progress | None = None,
 ) -> Mounted:
     """Mount ``image`` at ``directory``, an empty one, until ``unmount``. Arguments and errors: ``open_mount``."""
-    asked = _ask(image, source, settings, directory, writable, full, private=False, detached=True, progress=progress)
+    wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
+    asked = _ask(replace(wanted, detached=True), progress)
     asked.let_go()
     return asked.mounted
 
@@ -209,51 +211,38 @@ class _Asked:
         self.process.returncode = 0  # it is to outlive us: no warning that it still runs
 
 
-def _ask(
-    image: OpenImage,
-    source: RangeTarget,
-    settings: MountSettings,
-    directory: Path | None,
-    writable: bool,  # noqa: FBT001
-    full: bool,  # noqa: FBT001
-    private: bool,  # noqa: FBT001
-    *,
-    detached: bool,
-    progress: Progress | None,
-) -> _Asked:
-    """A mount made as ``settings`` say; where "auto" finds that this host has no lazy way, by unpacking."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What the caller of ``open_mount`` or ``mount`` asks for; detached: the mount outlives us."""
 
-    def ask(settings: MountSettings) -> _Asked:
-        return _ask_supervisor(
-            image, source, settings, directory, writable, full, private, detached=detached, progress=progress
-        )
+    image: OpenImage
+    source: RangeTarget
+    settings: MountSettings
+    directory: Path | None
+    writable: bool
+    full: bool
+    private: bool = False
+    detached: bool = False
 
+
+def _ask(wanted: _Wanted, progress: Progress | None) -> _Asked:
+    """A mount made as the settings say; where "auto" finds that this host has no lazy way, by unpacking."""
     try:
-        return ask(settings)
+        return _ask_supervisor(wanted, progress)
     except NoLazyMount as error:
-        if settings.mode != "auto":
+        if wanted.settings.mode != "auto":
             raise
         _log.warning("no lazy start on this host (%s): unpacking the whole image", error)
-        return ask(replace(settings, mode="unpack"))
+        return _ask_supervisor(replace(wanted, settings=replace(wanted.settings, mode="unpack")), progress)
 
 
-def _ask_supervisor(
-    image: OpenImage,
-    source: RangeTarget,
-    settings: MountSettings,
-    directory: Path | None,
-    writable: bool,  # noqa: FBT001
-    full: bool,  # noqa: FBT001
-    private: bool,  # noqa: FBT001
-    *,
-    detached: bool,
-    progress: Progress | None,
-) -> _Asked:
+def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
     require_root()
-    if directory is not None:
-        directory = _checked(directory)
+    directory = _checked(wanted.directory) if wanted.directory is not None else None
     # Relative to our own working directory, which is not the supervisor's.
+    settings = wanted.settings
     settings = replace(settings, state_dir=settings.state_dir.absolute(), cache_dir=settings.cache_dir.absolute())
+    wanted = replace(wanted, directory=directory, settings=settings)
     reap(settings.state_dir)
     # Started first: it imports while we look at the image.
     ours, theirs = socket.socketpair()
@@ -261,8 +250,8 @@ def _ask_supervisor(
         process = proc.spawn(_supervisor_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
     try:
         id_ = secrets.token_hex(6)
-        folder = MountFolder(settings.state_dir.absolute(), id_)
-        request = _request(image, source, settings, folder, directory, writable, full, private, detached, progress)
+        folder = MountFolder(settings.state_dir, id_)
+        request = _request(wanted, folder, progress)
         send_request(ours, request)
         for event in events(ours):
             if event["event"] == "progress" and progress is not None:
@@ -279,20 +268,9 @@ def _ask_supervisor(
         raise
 
 
-def _request(
-    image: OpenImage,
-    source: RangeTarget,
-    settings: MountSettings,
-    folder: MountFolder,
-    directory: Path | None,
-    writable: bool,  # noqa: FBT001
-    full: bool,  # noqa: FBT001
-    private: bool,  # noqa: FBT001
-    detached: bool,  # noqa: FBT001
-    progress: Progress | None,
-) -> MountRequest:
-    name = str(image.root.digest)
-    cache = settings.cache_dir.absolute()
+def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) -> MountRequest:
+    image, source, settings = wanted.image, wanted.source, wanted.settings
+    name, cache = str(image.root.digest), settings.cache_dir
     metadata, serving, tree = None, None, None
     if image.lazy is not None and settings.mode != "unpack":
         metadata = metadata_file(source, image.lazy, cache)
@@ -305,22 +283,22 @@ def _request(
             connections=settings.connections,
             wait_limit_s=settings.wait_limit_s,
             background=settings.background,
-            fetch_all=full,
+            fetch_all=wanted.full,
         )
     else:
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
     return MountRequest(
         id=folder.id,
         state_dir=folder.state_dir,
-        directory=directory or folder.path / "rootfs",
+        directory=wanted.directory or folder.path / "rootfs",
         image=name,
         serving=serving,
         metadata=metadata,
         tree=tree,
         mode=settings.mode,
-        scratch=cache / "scratch" / folder.id if writable else None,
-        private=private,
-        detached=detached,
+        scratch=cache / "scratch" / folder.id if wanted.writable else None,
+        private=wanted.private,
+        detached=wanted.detached,
     )
 
 

@@ -7,13 +7,11 @@ they were taken from (erofs/erofs-image-spec spec.md 640fd6a5) and nowhere else.
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
-OCI_EMPTY = "application/vnd.oci.empty.v1+json"
 OCI_LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
 OCI_LAYER_TAR_GZIP = OCI_LAYER_TAR + "+gzip"
 OCI_LAYER_TAR_ZSTD = OCI_LAYER_TAR + "+zstd"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
-DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER_TAR = "application/vnd.docker.image.rootfs.diff.tar"
 DOCKER_LAYER_TAR_GZIP = DOCKER_LAYER_TAR + ".gzip"
 DOCKER_LAYER_TAR_ZSTD = DOCKER_LAYER_TAR + ".zstd"  # of no specification; BuildKit and containerd write and read it
@@ -26,7 +24,6 @@ MANIFEST_ACCEPT = (OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
 # Draft EROFS image spec, 640fd6a5.
 EROFS_LAYER = "application/vnd.erofs"
 EROFS_LAYER_ZSTD = "application/vnd.erofs+zstd"
-EROFS_CHUNK_INDEX = "application/vnd.erofs.chunk-index.v1"
 EROFS_OS_FEATURE = "erofs"
 EROFS_ROLE = "org.erofs.role"
 EROFS_ROLE_DEVICE = "device"

@@ -29,10 +29,9 @@ BASE = Base(suite="trixie", packages=("python3.13",))
 
 
 @pytest.fixture(autouse=True)
-def tools(require_tool):
+def tools(require_tool, require_file):
     require_tool("apt-get")
-    if not KEYRING.exists():
-        pytest.skip("debian-archive-keyring is not installed")
+    require_file(KEYRING)
 
 
 @pytest.fixture(scope="module")
