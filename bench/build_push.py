@@ -1,4 +1,4 @@
-"""From a warm artefact cache to "in the registry": ours, ``docker build`` + ``docker push``, and by hand.
+"""From a warm artefact cache to "in the registry": ours, ``docker build`` + ``docker push``, buildah, and by hand.
 
 Each contender has a fresh store and an empty registry but for its base image. The peers' base images hold the
 locked debs already and are in the registry before the clock starts; ours makes and sends that part inside the
@@ -7,9 +7,12 @@ measured time. The peers' uv has every wheel unpacked in its cache; ours starts 
 
 from __future__ import annotations
 
+import contextlib
+
 from contents import contents, fetch
 from measure import Cost
 from peer_buildah import Buildah
+from peer_docker import Docker
 from peer_handmade import Handmade
 from product import artefact_cache, build_to
 from record import Outcome, Target
@@ -38,13 +41,15 @@ def run(bench: Bench) -> Outcome:
     for name in ("store", "registry"):
         remove(bench.work / name)
 
-    peers: dict[str, tuple[str, type[Buildah | Handmade]]] = {
-        "docker": ("buildah", Buildah),
+    peers: dict[str, tuple[str, type[Docker | Buildah | Handmade]]] = {
+        "docker": ("docker", Docker),
+        "buildah": ("buildah", Buildah),
         "by hand": ("handmade", Handmade),
     }
     for title, (folder, peer) in peers.items():
-        with registry(bench.folder("registry")) as at:
+        with registry(bench.folder("registry")) as at, contextlib.ExitStack() as ended:
             contender = peer(bench, made, at)
+            ended.callback(contender.close)
             base = at.stored()
             bench.cold(made.uv_cache, made.wheels, made.root)
             before = at.cpu_seconds()
@@ -56,17 +61,19 @@ def run(bench: Bench) -> Outcome:
             remove(bench.work / name)
 
     docker = costs["docker"].seconds / costs["ours"].seconds
+    buildah = costs["buildah"].seconds / costs["ours"].seconds
     by_hand = costs["by hand"].seconds / costs["ours"].seconds
     return Outcome(
         columns=columns,
-        ratios={"docker / ours": docker, "by hand / ours": by_hand},
+        ratios={"docker / ours": docker, "buildah / ours": buildah, "by hand / ours": by_hand},
         targets=[
             Target(name="docker build + push / ours", limit=4, got=docker, at_least=True),
             Target(name="by hand / ours", limit=1, got=by_hand, at_least=True),
             Target(name="our peak RSS, MB", limit=_MEMORY_MB, got=costs["ours"].peak_rss_mb),
         ],
         notes=[
-            "docker: buildah 1.28 with chroot isolation, uv inside with a warm cache, --compile-bytecode, gzip push",
+            "docker: Debian's engine 20.10, BuildKit, uv inside, cache mounts warm, --compile-bytecode, gzip push",
+            "buildah: 1.28 with chroot isolation, uv inside with a warm cache, --compile-bytecode, gzip push",
             "by hand: uv in a chroot with the same cache, tar | zstd -T0 -3, crane append",
             "peers: the base image with all debs is made and pushed before the clock starts; ours inside",
         ],

@@ -40,13 +40,17 @@ class Contents:
     root: Path
     python: str  # "/usr/bin/python3.13"
 
-    def install(self, link_mode: str) -> str:
-        """Shell, inside the base: a virtual environment of the locked wheels, compiled; all from the warm cache."""
-        settings = f"UV_CACHE_DIR={self.uv_cache} UV_LINK_MODE={link_mode} UV_PYTHON_DOWNLOADS=never UV_OFFLINE=1"
+    def install(self, link_mode: str, *, wheels: str = "", cache: str = "") -> str:
+        """Shell, inside the base: a virtual environment of the locked wheels, compiled; all from the warm cache.
+
+        ``wheels``, ``cache``: where these folders are inside; without, where they are here.
+        """
+        wheels, cache = wheels or str(self.wheels), cache or str(self.uv_cache)
+        settings = f"UV_CACHE_DIR={cache} UV_LINK_MODE={link_mode} UV_PYTHON_DOWNLOADS=never UV_OFFLINE=1"
         return (
             f"export PATH={_PATH} {settings}; uv venv -q --allow-existing --python {self.python} /opt/env && "
-            f"uv pip install -q --python /opt/env/bin/python --no-index --find-links {self.wheels} "
-            f"--no-deps --compile-bytecode -r {self.wheels}/requirements.txt"
+            f"uv pip install -q --python /opt/env/bin/python --no-index --find-links {wheels} "
+            f"--no-deps --compile-bytecode -r {wheels}/requirements.txt"
         )
 
     def chroot(self, result: Path) -> list[str]:

@@ -7,6 +7,7 @@ and are given back under pressure.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -63,8 +64,11 @@ def measured(
     log: Path,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    also: int = 0,
 ) -> Cost:
     """Run ``argv`` to its end; stderr is appended to ``log``.
+
+    ``also``: a process that works for it, whose tree's memory counts too.
 
     Raises:
         Failed: it ended with a status other than 0.
@@ -82,7 +86,7 @@ def measured(
             env=None if environ is None else {**os.environ, **environ},
             cwd=cwd,
         )
-        sampler = _Sampler(process.pid)
+        sampler = _Sampler(process.pid, *([also] if also else []))
         sampler.start()
         assert process.stdout is not None
         first = process.stdout.read(1)
@@ -115,12 +119,22 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-class _Sampler(threading.Thread):
-    """Peak memory, in pages, of a process and its descendants."""
+def tree_cpu_seconds(root: int) -> float:
+    """CPU that a process, its descendants and those of them that have ended have used so far."""
+    total = 0
+    for pid in _tree(root):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15])
+    return total / _TICK
 
-    def __init__(self, root: int) -> None:
+
+class _Sampler(threading.Thread):
+    """Peak memory, in pages, of processes and their descendants."""
+
+    def __init__(self, *roots: int) -> None:
         super().__init__(daemon=True)
-        self._root, self._ended = root, threading.Event()
+        self._roots, self._ended = roots, threading.Event()
         self.rss = self.private = 0
 
     def stop(self) -> None:
@@ -129,7 +143,7 @@ class _Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            sizes = [_resident(pid) for pid in _tree(self._root)]
+            sizes = [_resident(pid) for root in self._roots for pid in _tree(root)]
             self.rss = max(self.rss, sum(resident for resident, _ in sizes))
             self.private = max(self.private, sum(resident - shared for resident, shared in sizes))
 

@@ -1,6 +1,6 @@
-"""Peer: ``docker build`` and ``docker push``, by Debian's buildah (there is no Docker engine on the bench hosts).
+"""Peer: ``buildah bud`` and ``buildah push``, Debian's: Docker's verbs without its daemon, gzip on every core.
 
-A Containerfile with uv inside, its cache warm, bytecode compiled; pushed as Docker pushes, gzip at its default level.
+A Containerfile with uv inside, its cache warm, bytecode compiled; pushed as gzip at its default level.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ class Buildah:
             f"FROM localhost/base:1\nENV PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin\nRUN {made.install('copy')}\n"
         )
 
+    def close(self) -> None:
+        """Nothing of it runs on."""
+
     def build(self) -> Cost:
-        """``docker build``, the wheels and the cache mounted."""
+        """The wheels and the cache mounted."""
         volumes = [f"--volume={folder}:{folder}" for folder in (self._made.wheels, self._made.uv_cache)]
         words = ["bud", "-q", "--isolation=chroot", "--no-cache", *volumes, "-t", "env:1"]
         return self._run(*words, "-f", self._folder / "Containerfile", self._folder / "context")
 
     def push(self) -> Cost:
-        """``docker push``."""
         return self._run("push", "-q", "--tls-verify=false", "env:1", f"docker://{self._at.host}/buildah/env:1")
 
     def _run(self, *words: str | Path) -> Cost:

@@ -22,6 +22,9 @@ class Handmade:
         self._base = f"{at.host}/handmade/base:1"
         self._crane("append", "--oci-empty-base", "-f", made.base, "-t", self._base)
 
+    def close(self) -> None:
+        """Nothing of it runs on."""
+
     def build(self) -> Cost:
         """The folder, then the layer."""
         result = self._bench.folder("handmade/result")

@@ -138,7 +138,7 @@ def _serve(folder: Path, data: Path, address: str, before: list[str]) -> Iterato
             stderr=log,
             stdin=subprocess.DEVNULL,
             env={**environ, "OTEL_TRACES_EXPORTER": "none"},
-            preexec_fn=_die_with_us,  # noqa: PLW1509  one prctl; this process has no threads yet
+            preexec_fn=die_with_us,  # noqa: PLW1509  one prctl; this process has no threads yet
         )
     try:
         yield process
@@ -151,7 +151,8 @@ def _serve(folder: Path, data: Path, address: str, before: list[str]) -> Iterato
             process.wait()
 
 
-def _die_with_us() -> None:
+def die_with_us() -> None:
+    """For a child between fork and exec: it ends when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
