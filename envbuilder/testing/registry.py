@@ -1,59 +1,30 @@
 """FakeRegistry: a small registry in this process that misbehaves on request.
 
-It keeps to the distribution-spec until a fault is set; a fault is a function of a request
-and its right reply. What it was sent is in ``requests``, so that a test can assert that no
+It keeps to the distribution-spec until a habit is changed or a fault is set; a fault is a function
+of a request and its right reply. What it was sent is in ``requests``, so that a test can assert that no
 credential went where it must not. Real behaviour is tested against a real registry (servers.py).
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlsplit
 
 from envbuilder.digest import Descriptor, Digest, describe
+from envbuilder.oci import media_types
+from envbuilder.testing.habits import Habits
+from envbuilder.testing.serving import HttpServer, Reply, Request
+from envbuilder.testing.uploads import Uploads
 
-_BLOB = re.compile(r"/v2/(?P<name>.+)/blobs/(?P<digest>[^/]+)\Z")
-_MANIFEST = re.compile(r"/v2/(?P<name>.+)/manifests/(?P<tag>[^/]+)\Z")
-_START = re.compile(r"/v2/(?P<name>.+)/blobs/uploads/\Z")
-_SESSION = re.compile(r"/v2/(?P<name>.+)/blobs/uploads/(?P<id>[^/]+)\Z")
+_PATH = re.compile(
+    r"/v2/(?P<name>.+)/(?:(?P<kind>manifests|blobs|referrers)/(?P<what>[^/]+)|blobs/uploads/(?P<session>[^/]*)|tags/list)\Z"
+)
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)\Z")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What came in. Header names are in lower case."""
-
-    method: str
-    path: str
-    query: Mapping[str, list[str]] = field(hash=False)
-    headers: Mapping[str, str] = field(hash=False)
-    body: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What goes out. ``cut_at``: bytes of the body after which the connection is reset.
-
-    ``drip_s``: seconds between two bytes of the body. ``endless`` repeats the body for as long as
-    the client reads, without a length.
-    """
-
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
-    body: bytes = field(default=b"", repr=False)
-    cut_at: int | None = None
-    drip_s: float = 0.0
-    endless: bool = False
-
 
 Fault: TypeAlias = Callable[[Request, Reply], Reply]
 
@@ -102,37 +73,39 @@ class _Rule:
     path: re.Pattern[str]
     fault: Fault
     times: int
+    instead: bool
 
 
-class FakeRegistry:
-    """A registry on a free port of 127.0.0.1, in memory; a context manager.
+class FakeRegistry(Habits):
+    """A registry on a free port of 127.0.0.1, in memory; a context manager. All repositories share their blobs.
 
     ``token``: whether requests need a bearer token of its own token server (``/token``); ``realm`` is
     where it says that server is. ``basic``: a ``name:password`` that is wanted instead.
     """
 
     def __init__(self, *, token: bool = False, basic: str = "", realm: str = "") -> None:
+        super().__init__()
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
         self.requests: list[Request] = []
-        self.ranges = True
-        self.mount = ""  # "", "accept", or "fail"
-        self.relative_locations = False
+        self.uploads = Uploads(self, self.blobs)
         self._lock = threading.Lock()
         self._rules: list[_Rule] = []
-        self._sessions: set[str] = set()
         self._tokens: set[str] = set()
         self._made = 0
-        self._server = _Server(self)
-        self.host = f"127.0.0.1:{self._server.server_address[1]}"
-        self.url = f"http://{self.host}"
+        self._server = HttpServer(self.answer)
+        self.host = self._server.host
+        self.url = self.uploads.url = f"http://{self.host}"
         self.token, self.basic = token, basic
         self.realm = realm or f"{self.url}/token"
 
-    def fault(self, method: str, path: str, fault: Fault, *, times: int = 1_000_000) -> None:
-        """Let the next ``times`` requests of ``method`` whose path matches the pattern ``path`` meet ``fault``."""
+    def fault(self, method: str, path: str, fault: Fault, *, times: int = 1_000_000, instead: bool = False) -> None:
+        """Let the next ``times`` requests of ``method`` whose path matches the pattern ``path`` meet ``fault``.
+
+        ``instead``: of the right answer, so that nothing is stored either.
+        """
         with self._lock:
-            self._rules.append(_Rule(method, re.compile(path), fault, times))
+            self._rules.append(_Rule(method, re.compile(path), fault, times, instead))
 
     def mend(self) -> None:
         """Forget all faults."""
@@ -161,13 +134,16 @@ class FakeRegistry:
             self.manifests[repository, name] = (media_type, data)
         return what
 
+    def tags(self, repository: str) -> list[str]:
+        """The tags of a repository, sorted."""
+        return sorted(tag for name, tag in self.manifests if name == repository and not tag.startswith("sha256:"))
+
     def __enter__(self) -> FakeRegistry:  # noqa: PYI034  # typing.Self is of Python 3.11
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self._server.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.end()
 
     def answer(self, request: Request) -> Reply:
         """The reply to ``request``, faults and all."""
@@ -178,84 +154,82 @@ class FakeRegistry:
             for rule in rules:
                 if rule.times > 0:
                     rule.times -= 1
-                    faults.append(rule.fault)
-            reply = self._right(request)
-        for fault in faults:
-            reply = fault(request, reply)
+                    faults.append(rule)
+            stands = any(rule.instead for rule in faults)
+            refusal = self._refusal(request) if stands else None
+            reply = refusal or (Reply() if stands else self._right(request))
+        for rule in faults:
+            if refusal is None or not rule.instead:
+                reply = rule.fault(request, reply)
         return reply
 
     def _right(self, request: Request) -> Reply:
         if request.path == "/token":
-            return self._token(request)
-        if refusal := self._unauthorized(request):
+            return self._token()
+        if refusal := self._refusal(request):
             return refusal
-        if match := _START.match(request.path):
-            return self._start(request, match["name"])
-        if match := _SESSION.match(request.path):
-            return self._session(request, match["id"])
-        if match := _MANIFEST.match(request.path):
-            return self._manifest(request, match["name"], match["tag"])
-        if (match := _BLOB.match(request.path)) and request.method in ("GET", "HEAD"):
-            return self._blob(request, match["digest"])
-        return Reply(status=200 if request.path == "/v2/" else 404)
+        match = _PATH.match(request.path)
+        if not match:
+            return Reply(status=200 if request.path == "/v2/" else 404)
+        name, what = match["name"], match["what"] or ""
+        if match["session"] is not None:
+            session = match["session"]
+            return self.uploads.session(request, name, session) if session else self.uploads.start(request, name)
+        if request.method == "HEAD" and not self.head:
+            return refuse(405, "UNSUPPORTED")(request, Reply())
+        if request.method == "DELETE":
+            return self._delete(request, name, what)
+        match match["kind"]:
+            case "manifests":
+                return self._manifest(request, name, what)
+            case "blobs":
+                return self._blob(request, what)
+            case "referrers":
+                return self._referrers(request, name, what)
+        return self._tags(request, name)
 
-    def _unauthorized(self, request: Request) -> Reply | None:
+    def _refusal(self, request: Request) -> Reply | None:
+        """The 401 of a request without the authorization that is wanted here."""
+        if request.path == "/token":
+            return None
         sent = request.headers.get("authorization", "")
         if self.basic and sent != "Basic " + base64.b64encode(self.basic.encode()).decode():
             return Reply(status=401, headers={"WWW-Authenticate": 'Basic realm="fake"'})
         if self.token and sent.removeprefix("Bearer ") not in self._tokens:
-            name = re.match(r"/v2/(.+)/(?:blobs|manifests)/", request.path)
-            scope = f"repository:{name[1]}:pull" if name else ""
+            match = _PATH.match(request.path)
+            scope = f"repository:{match['name']}:pull" if match else ""
             challenge = f'Bearer realm="{self.realm}",service="fake",scope="{scope}"'
             return Reply(status=401, headers={"WWW-Authenticate": challenge})
         return None
 
-    def _token(self, request: Request) -> Reply:
+    def _token(self) -> Reply:
         self._made += 1
         token = f"token-{self._made}"
         self._tokens.add(token)
-        del request
         return Reply(body=json.dumps({"token": token, "expires_in": 300}).encode())
-
-    def _start(self, request: Request, name: str) -> Reply:
-        wanted = request.query.get("mount", [""])[0]
-        if wanted and self.mount == "fail":
-            return Reply(status=500)
-        if wanted and self.mount == "accept" and wanted in self.blobs:
-            return Reply(status=201, headers={"Location": f"/v2/{name}/blobs/{wanted}"})
-        self._made += 1
-        self._sessions.add(str(self._made))
-        base = "" if self.relative_locations else self.url
-        return Reply(
-            status=202, headers={"Location": f"{base}/v2/{name}/blobs/uploads/{self._made}?_state=secret%2Fstate"}
-        )
-
-    def _session(self, request: Request, session: str) -> Reply:
-        if session not in self._sessions:
-            return refuse(404, "BLOB_UPLOAD_UNKNOWN")(request, Reply())
-        if request.method == "DELETE":
-            self._sessions.discard(session)
-            return Reply(status=204)
-        digest = request.query.get("digest", [""])[0]
-        if request.query.get("_state") != ["secret/state"] or str(Digest.of(request.body)) != digest:
-            return refuse(400, "DIGEST_INVALID")(request, Reply())
-        self._sessions.discard(session)
-        self.blobs[digest] = request.body
-        return Reply(status=201, headers={"Docker-Content-Digest": digest})
 
     def _manifest(self, request: Request, name: str, tag: str) -> Reply:
         if request.method == "PUT":
-            media_type = request.headers.get("content-type", "")
-            what = describe(request.body, media_type)
-            if tag.startswith("sha256:") and tag != str(what.digest):
-                return refuse(400, "DIGEST_INVALID")(request, Reply())
-            for key in (tag, str(what.digest)):
-                self.manifests[name, key] = (media_type, request.body)
-            return Reply(status=201, headers={"Docker-Content-Digest": str(what.digest)})
+            return self._put_manifest(request, name, tag)
         if (name, tag) not in self.manifests:
             return refuse(404, "MANIFEST_UNKNOWN")(request, Reply())
         media_type, data = self.manifests[name, tag]
         return Reply(headers={"Content-Type": media_type, "Docker-Content-Digest": str(Digest.of(data))}, body=data)
+
+    def _put_manifest(self, request: Request, name: str, tag: str) -> Reply:
+        what = describe(request.body, request.headers.get("content-type", ""))
+        if what.size > self.max_manifest:
+            return refuse(413, "SIZE_INVALID")(request, Reply())
+        if tag.startswith("sha256:") and tag != str(what.digest):
+            return refuse(400, "DIGEST_INVALID")(request, Reply())
+        if self.immutable and self.manifests.get((name, tag), ("", request.body))[1] != request.body:
+            return refuse(400, "TAG_INVALID", f"the tag {tag} is immutable and exists already")(request, Reply())
+        self.add_manifest(name, tag, request.body, what.media_type)
+        headers = {"Docker-Content-Digest": str(what.digest), "Location": f"/v2/{name}/manifests/{what.digest}"}
+        subject = _subject(request.body)
+        if subject and (self.referrers or self.confirms_subject):
+            headers["OCI-Subject"] = subject
+        return Reply(status=201, headers=headers)
 
     def _blob(self, request: Request, digest: str) -> Reply:
         if digest not in self.blobs:
@@ -264,68 +238,56 @@ class FakeRegistry:
         match = _RANGE.match(request.headers.get("range", ""))
         if not match or not self.ranges:
             return Reply(body=data)
+        if int(match[1]) >= len(data):
+            return Reply(status=416, headers={"Content-Range": f"bytes */{len(data)}"})
         start, end = int(match[1]), min(int(match[2] or len(data) - 1), len(data) - 1)
         headers = {"Content-Range": f"bytes {start}-{end}/{len(data)}"}
         return Reply(status=206, headers=headers, body=data[start : end + 1])
 
+    def _delete(self, request: Request, name: str, what: str) -> Reply:
+        is_tag = (name, what) in self.manifests and not what.startswith("sha256:")
+        if not self.delete or (is_tag and not self.delete_tags):
+            return refuse(405, "UNSUPPORTED")(request, Reply())
+        if "/blobs/" in request.path:
+            return Reply(status=202 if self.blobs.pop(what, None) is not None else 404)
+        gone = [key for key, (_, data) in self.manifests.items() if key[0] == name and str(Digest.of(data)) == what]
+        for key in [(name, what)] if is_tag else gone:
+            del self.manifests[key]
+        return Reply(status=202) if is_tag or gone else refuse(404, "MANIFEST_UNKNOWN")(request, Reply())
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
+    def _tags(self, request: Request, name: str) -> Reply:
+        tags = self.tags(name)
+        if not any(repository == name for repository, _ in self.manifests):
+            return refuse(404, "NAME_UNKNOWN")(request, Reply())
+        headers = {"Content-Type": "application/json"}
+        if self.paged:
+            last, most = request.query.get("last", [""])[0], request.query.get("n", [""])[0]
+            left = [tag for tag in tags if tag > last]
+            tags = left[: int(most)] if most else left
+            if len(left) > len(tags) > 0:
+                headers["Link"] = f'</v2/{name}/tags/list?n={most}&last={tags[-1]}>; rel="next"'
+        return Reply(headers=headers, body=json.dumps({"name": name, "tags": tags}).encode())
 
-    def __init__(self, registry: FakeRegistry) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.registry = registry
+    def _referrers(self, request: Request, name: str, digest: str) -> Reply:
+        if not self.referrers:
+            return Reply(status=404)
+        wanted = request.query.get("artifactType", [""])[0]
+        found: dict[str, dict[str, Any]] = {}
+        for (repository, _), (media_type, data) in self.manifests.items():
+            if repository == name and _subject(data) == digest:
+                value, what = json.loads(data), describe(data, media_type)
+                kind = value.get("artifactType") or value.get("config", {}).get("mediaType", "")
+                extra = {"artifactType": kind, "annotations": value.get("annotations", {})}
+                found[str(what.digest)] = {**what.to_json(), **{key: text for key, text in extra.items() if text}}
+        chosen = [item for item in found.values() if not wanted or item.get("artifactType") == wanted]
+        index = {"schemaVersion": 2, "mediaType": media_types.OCI_INDEX, "manifests": chosen}
+        headers = {"Content-Type": media_types.OCI_INDEX, **({"OCI-Filters-Applied": "artifactType"} if wanted else {})}
+        return Reply(headers=headers, body=json.dumps(index).encode())
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is what many tests are about: no trace of it on stderr."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = 1 << 16
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        pass
-
-    def serve(self) -> None:
-        """Answer one request of any method."""
-        parts = urlsplit(self.path)
-        request = Request(
-            method=self.command,
-            path=parts.path,
-            query=parse_qs(parts.query, keep_blank_values=True),
-            headers={name.lower(): text for name, text in self.headers.items()},
-            body=self.rfile.read(int(self.headers.get("Content-Length") or 0)),
-        )
-        with contextlib.suppress(OSError):
-            self._send(self.server.registry.answer(request))
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815  # http.server finds them by name
-
-    def _send(self, reply: Reply) -> None:
-        self.send_response(reply.status)
-        for name, text in reply.headers.items():
-            self.send_header(name, text)
-        if not reply.endless and "Content-Length" not in reply.headers:
-            self.send_header("Content-Length", str(len(reply.body)))
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        if reply.endless:
-            self.close_connection = True
-            while True:
-                self.wfile.write(reply.body)
-        if reply.drip_s:
-            for byte in reply.body:
-                self.wfile.write(bytes([byte]))
-                self.wfile.flush()
-                time.sleep(reply.drip_s)
-        elif reply.cut_at is not None:
-            self.wfile.write(reply.body[: reply.cut_at])
-            self.close_connection = True
-        else:
-            self.wfile.write(reply.body)
-        self.wfile.flush()
+def _subject(manifest: bytes) -> str:
+    """The digest of the subject that a manifest names, or ""; a test may store anything as a manifest."""
+    try:
+        return str(json.loads(manifest)["subject"]["digest"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""

@@ -166,7 +166,7 @@ def test_a_mount_that_fails_becomes_an_upload(world, mount):
 def test_a_location_on_another_origin_gets_the_bytes_and_no_credentials(new_world, registry):
     with FakeRegistry(token=True) as main:
         world = new_world(main)
-        registry._sessions.add("7")
+        registry.uploads.add("7")
         main.fault(
             "POST", "/uploads/", header("Location", f"{registry.url}/v2/a/b/blobs/uploads/7?_state=secret%2Fstate")
         )
