@@ -14,6 +14,7 @@ import zstandard
 
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
+from envbuilder.layer import pages
 from envbuilder.layer.chunks import Chunk, ChunkIndex, index_annotations, skippable
 from envbuilder.layer.tar import Writable
 from envbuilder.oci import media_types
@@ -33,7 +34,10 @@ class BadChunk(IntegrityError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framed:
-    """A finished blob: ``blob`` has the annotations of its chunk index; ``tar_size`` is in bytes, uncompressed."""
+    """A finished blob; ``tar_size`` is in bytes, uncompressed.
+
+    blob: annotated with where its chunk index is and with the root over its pages.
+    """
 
     blob: Descriptor
     diff_id: Digest
@@ -66,6 +70,7 @@ class FrameWriter:
         self._filled = 0
         self._diff_id = hashlib.sha256()
         self._offsets, self._blob_offsets, self._checksums = [0], [0], bytearray()
+        self._nodes = bytearray()
 
     def write(self, data: bytes, /) -> int:
         """Take the next bytes of the stream, all of them."""
@@ -94,7 +99,10 @@ class FrameWriter:
             media_type=self._media_type,
             digest=self._out.digest,
             size=start + len(frame),
-            annotations=index_annotations(payload, start=start),
+            annotations={
+                **index_annotations(payload, start=start),
+                media_types.LAYER_PAGES: str(pages.root(self._nodes)),
+            },
         )
         diff_id = Digest("sha256:" + self._diff_id.hexdigest())
         return Framed(blob=blob, diff_id=diff_id, tar_size=self._offsets[-1], index=index)
@@ -102,6 +110,7 @@ class FrameWriter:
     def _end_chunk(self) -> None:
         chunk = self._chunk[: self._filled]
         self._diff_id.update(chunk)
+        self._nodes += pages.node(pages.leaves(chunk))
         frame = self._compressor.compress(chunk)
         self._checksums += hashlib.sha256(frame).digest()
         self._offsets.append(self._offsets[-1] + self._filled)

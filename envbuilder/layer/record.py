@@ -15,7 +15,7 @@ from envbuilder.layer.model import Layer
 from envbuilder.layer.tree import Placed
 
 #: Raised when the meaning of a field changes: an older record is then made anew.
-_FORMAT = 4
+_FORMAT = 5
 
 
 def dump_layer(layer: Layer) -> bytes:

@@ -44,3 +44,5 @@ LOCK_DIGEST = PREFIX + "lock-digest"
 SPEC_DIGEST = PREFIX + "spec-digest"
 LAYER_ID = PREFIX + "layer"
 PLAN_KEY = PREFIX + "plan-key"
+#: Root over the pages of a layer's tar (layer/pages.py).
+LAYER_PAGES = PREFIX + "pages"

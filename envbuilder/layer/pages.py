@@ -1,0 +1,37 @@
+"""A hash of every page of a layer's tar, under one root that the manifest names.
+
+The chunk index proves whole chunks as they lie in the blob. A hot bundle (mount/hot.py) holds single
+pages of many chunks, and may come from whoever can push to a repository: with this tree each page
+is proved against the image's own digest, and a bundle that lies is only of no use.
+
+    leaf: SHA-256 of a page; node: SHA-256 of the leaves of a chunk; root: SHA-256 of all nodes
+
+Every level has a place and a length that the layer's size gives, so that none can be taken for another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from envbuilder.digest import Digest
+
+#: Bytes of a page: what the kernel reads at least, and an EROFS block.
+PAGE_SIZE = 4096
+#: Bytes of a leaf and of a node.
+HASH_SIZE = 32
+
+
+def leaves(chunk: bytes | memoryview) -> bytes:
+    """The leaves of a chunk, one behind the other."""
+    view, sha256 = memoryview(chunk), hashlib.sha256
+    return b"".join([sha256(view[at : at + PAGE_SIZE]).digest() for at in range(0, len(view), PAGE_SIZE)])
+
+
+def node(chunk_leaves: bytes) -> bytes:
+    """The node over the leaves of a chunk."""
+    return hashlib.sha256(chunk_leaves).digest()
+
+
+def root(nodes: bytes | bytearray) -> Digest:
+    """The root over the nodes of a layer."""
+    return Digest("sha256:" + hashlib.sha256(nodes).hexdigest())
