@@ -3,6 +3,7 @@
     blobs/<sha256>/data               the uncompressed tar, holes where chunks are missing
     blobs/<sha256>/index              the chunk index as it lies in the blob, verified
     blobs/<sha256>/present.<boot id>  a byte a chunk: 1 = its data are in ``data`` (perhaps in memory only)
+    blobs/<sha256>/pages.<boot id>    single pages of chunks that are not present (pagemap.py)
     blobs/<sha256>/durable            the same for chunks whose data are on disk
     blobs/<sha256>/complete           exists when every chunk is durable
     blobs/<sha256>/lock               flock held for moments, while the files are made or a map is written
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from envbuilder.digest import Digest
 from envbuilder.errors import HostError, IntegrityError
+from envbuilder.mount.pagemap import PageMap
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -126,11 +128,23 @@ class StoredBlob:
             os.close(self._lock)
             raise
         self._present = mmap.mmap(self._present_file, self._count, mmap.MAP_SHARED, mmap.PROT_READ)
+        self.pages: PageMap | None = None
+
+    def with_pages(self) -> PageMap:
+        """The map of single pages, from now on ``pages`` too; for blobs whose chunks all have ``CHUNK_PAGES`` pages.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if self.pages is None:
+            self.pages = PageMap(self.folder / f"pages.{_boot_id()}", self._count)
+        return self.pages
 
     def _open_data(self) -> int:
         data = os.open(self.folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(data).st_size != self.size:  # new, or not ours: nothing that the maps say holds
-            for name in ("complete", "durable", *(path.name for path in self.folder.glob("present.*"))):
+            maps = (path.name for kind in ("present.*", "pages.*") for path in self.folder.glob(kind))
+            for name in ("complete", "durable", *maps):
                 (self.folder / name).unlink(missing_ok=True)
             os.ftruncate(data, 0)
             os.ftruncate(data, self.size)
@@ -141,7 +155,7 @@ class StoredBlob:
         try:
             opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            for old in self.folder.glob("present.*"):
+            for old in (*self.folder.glob("present.*"), *self.folder.glob("pages.*")):
                 old.unlink(missing_ok=True)
             _put(path, self._durable(), durable=False)
             opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -198,6 +212,18 @@ class StoredBlob:
             view, at = view[count:], at + count
         os.pwrite(self._present_file, b"\1", chunk)
 
+    def write_pages(self, chunk: int, first: int, data: memoryview, pages: int) -> None:
+        """Keep ``pages`` verified pages of ``chunk``, from its page ``first`` on: data first, then their bits.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        at = self._starts[chunk] + first * mmap.PAGESIZE
+        while data:
+            count = os.pwrite(self._data, data, at)
+            data, at = data[count:], at + count
+        self.with_pages().add(chunk, first, pages)
+
     def flush(self) -> bool:
         """Make durable what is here now, which takes the disk's time; True when that is all of it.
 
@@ -223,12 +249,18 @@ class StoredBlob:
     def close(self) -> None:
         """Let go of the blob; what was not flushed is still believed until the next boot."""
         self._present.close()
+        if self.pages is not None:
+            self.pages.close()
         for opened in (self._data, self._present_file, self._lock):
             os.close(opened)
 
 
 def _present_file(folder: Path) -> Path:
-    return folder / f"present.{_BOOT_ID.read_text().strip()}"
+    return folder / f"present.{_boot_id()}"
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()
 
 
 def _union(one: bytes, other: bytes) -> bytes:

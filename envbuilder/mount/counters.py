@@ -24,6 +24,8 @@ class Snapshot:
     waits, waited_us: reads that had to wait for the network, and how long together, microseconds.
     ahead_chunks, background_chunks: how many of the fetched chunks nobody had asked for yet.
     refetched_chunks: chunks that came altered and were fetched again. failed: reads answered with EIO.
+    hot_reads: reads answered from single pages that a hot bundle brought. hot_waits: of the waits, those for
+    a page that was on its way in it. hot_bytes: of the fetched bytes, those of bundles.
     outages: times that the source did not answer and was asked again. restarts: workers replaced.
     """
 
@@ -39,6 +41,9 @@ class Snapshot:
     outages: int = 0
     restarts: int = 0
     requests: int = 0
+    hot_reads: int = 0
+    hot_waits: int = 0
+    hot_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

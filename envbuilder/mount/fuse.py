@@ -59,6 +59,10 @@ _ATTEMPTS = 4
 _NOTIFY_RESEND = 7
 
 
+#: Gets number of the file, offset and size of a read.
+Observer = Callable[[int, int, int], None]
+
+
 class ServedFile(Protocol):
     """One file of the directory: bytes that may not be here yet."""
 
@@ -73,10 +77,13 @@ class ServedFile(Protocol):
 
 
 class FuseServer:
-    """Answers for ``files``, named "0", "1", ... in the root directory."""
+    """Answers for ``files``, named "0", "1", ... in the root directory.
 
-    def __init__(self, device: int, files: Sequence[ServedFile]) -> None:
-        self._device, self._files = device, tuple(files)
+    observe: told of every read before it is answered: number of the file, offset and size in bytes.
+    """
+
+    def __init__(self, device: int, files: Sequence[ServedFile], *, observe: Observer | None = None) -> None:
+        self._device, self._files, self._observe = device, tuple(files), observe
 
     def serve(self) -> None:
         """Answer requests until the file system is unmounted or its connection aborted."""
@@ -111,6 +118,8 @@ class FuseServer:
         _, offset, size = _READ_IN.unpack_from(body)
         # A READ is answered in full or with an error: newer kernels zero-fill what a short one leaves out.
         size = max(0, min(size, file.size - offset, _MAX_READ))
+        if self._observe is not None and size:
+            self._observe(node - _FIRST, offset, size)
         if size == 0 or file.read_now(offset, reply[_OUT.size : _OUT.size + size]):
             _OUT.pack_into(reply, 0, _OUT.size + size, 0, unique)
             self._write(reply[: _OUT.size + size])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
 from envbuilder.layer.chunks import ChunkIndex
+from envbuilder.layer.frames import CHUNK_SIZE
+from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.chunkstore import StoredBlob
 from envbuilder.mount.counters import Counters
+from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.request import Device
 
 #: Called with the error, or None when the bytes are local.
@@ -27,8 +31,9 @@ class Wanting(Protocol):
 class LazyBlob:
     """One layer blob whose chunks come when they are read: a ``ServedFile``. Thread-safe.
 
-    index, stored: None until the chunk index is here. streams, regions: of the schedule, under its lock.
-    overflow: verified chunks that the store had no room for.
+    index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it.
+    streams, regions: of the schedule, under its lock. overflow: verified chunks that the store had no room for.
+    read_at: when it was last read, on the monotonic clock.
     """
 
     def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
@@ -40,6 +45,13 @@ class LazyBlob:
         self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.regions: set[int] = set()
         self.overflow: OrderedDict[int, bytes] = OrderedDict()
+        self.read_at = 0.0
+
+    def prepared(self, stored: StoredBlob) -> None:
+        """Hot pages may come before the index is here: all chunks have ``CHUNK_SIZE`` bytes."""
+        self._chunk_size = CHUNK_SIZE
+        stored.with_pages()
+        self.stored = stored
 
     def opened(self, index: ChunkIndex, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
@@ -61,14 +73,31 @@ class LazyBlob:
         stored = self.stored
         if stored is None:
             return False
+        self.read_at = time.monotonic()
         first, last = self.chunks(offset, len(into))
         if not stored.has(first, last):
-            return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
+            if not all(self.has_part(chunk, offset, len(into)) for chunk in range(first, last + 1)):
+                return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
+            self._counters.add("hot_reads")
         stored.read(offset, into)
         self._counters.add("hits")
         if first in self.streams or last in self.streams:
             self._wanting.go_on(self, last)
         return True
+
+    def has_part(self, chunk: int, offset: int, size: int) -> bool:
+        """Whether what a read of ``size`` bytes at ``offset`` needs of ``chunk`` is here, the whole or its pages."""
+        stored = self.stored
+        if stored is None:
+            return False
+        if stored.has(chunk, chunk):
+            return True
+        if stored.pages is None:
+            return False
+        start = chunk * CHUNK_PAGES
+        first = max(offset // PAGE_SIZE - start, 0)
+        last = min((offset + size - 1) // PAGE_SIZE - start, CHUNK_PAGES - 1)
+        return stored.pages.has(chunk, first, last)
 
     def _read_overflow(self, stored: StoredBlob, offset: int, into: memoryview, first: int, last: int) -> bool:
         assert self.index is not None

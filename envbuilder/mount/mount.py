@@ -18,6 +18,7 @@ import socket
 import subprocess  # noqa: TID251 - the type of what proc.spawn returns
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,7 +30,8 @@ from envbuilder.mount import kernel
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.prepare import device_sizes, metadata_file
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
-from envbuilder.mount.state import MountFolder, clear, folders, reap
+from envbuilder.mount.state import MountFolder, Record, clear, folders, reap
+from envbuilder.mount.traces import find_trace
 from envbuilder.mount.unpack import unpacked
 from envbuilder.store.target import RangeTarget
 
@@ -38,6 +40,8 @@ _log = logging.getLogger(__name__)
 Mode = Literal["auto", "erofs", "loop", "unpack"]
 #: Gets what is done and what there is to do, chunks or bytes.
 Progress = Callable[[int, int], None]
+#: Bytes that EROFS reads ahead of a start that is recorded, and of each with its trace (docs/decisions).
+RECORDED_READ_AHEAD = 16 << 10
 #: Seconds that a supervisor gets to unmount and to remove what the job wrote.
 _END_S = 120.0
 
@@ -70,7 +74,7 @@ class MountSettings:
 
     state_dir: what is mounted (/run/envbuilder); cache_dir: chunks, metadata, unpacked trees; must be on an
     ordinary disk. wait_limit_s: how long a read waits for a registry that is away before it fails.
-    background: fetch the rest of the image while it runs.
+    background: fetch the rest of the image while it runs. trace: use the image's start-up trace.
     """
 
     state_dir: Path
@@ -79,6 +83,7 @@ class MountSettings:
     connections: int = 8
     wait_limit_s: float = 300.0
     background: bool = False
+    trace: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +111,20 @@ def open_mount(
     writable: bool = False,
     full: bool = False,
     private: bool = False,
+    record: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Mounted]:
     """Mount ``image`` for as long as the context lasts; nothing stays mounted whatever happens to this process.
 
     directory: an empty one; None: one in the state directory. writable: with a layer that is thrown away.
     full: fetch everything first. private: in a mount name space of its own (``Mounted.supervisor``'s).
+    record: note every read in ``Mounted.folder.reads``; a trace is not used then.
 
     Raises:
         BadMountPoint, HostError, UnavailableError, IntegrityError: see the leaf.
     """
     wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
-    asked = _ask(replace(wanted, private=private), progress)
+    asked = _ask(replace(wanted, private=private, record=record), progress)
     try:
         yield asked.mounted
     finally:
@@ -151,6 +158,20 @@ def require_root() -> None:
         raise NeedsRoot("mount: want root: EROFS and overlay mounts are refused to other users")
 
 
+def find_mount(directory: Path, state_dir: Path) -> tuple[MountFolder, Record]:
+    """The mount of ours at ``directory``: what ``unmount`` would end.
+
+    Raises:
+        NotMounted: there is none.
+    """
+    wanted = str(directory.resolve())
+    for folder in folders(state_dir):
+        record = folder.read()
+        if record is not None and record.directory == wanted and not record.private:
+            return folder, record
+    raise NotMounted(f"{directory}: nothing is mounted there by envbuilder (state directory {state_dir})")
+
+
 def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
     """End the mount at ``directory``; its writable layer is thrown away.
 
@@ -159,20 +180,14 @@ def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
     Raises:
         NotMounted: it is not one of ours. StillBusy: it is in use.
     """
-    wanted = str(directory.resolve())
-    for folder in folders(state_dir):
-        record = folder.read()
-        if record is None or record.directory != wanted or record.private:
-            continue
-        if not folder.is_alive():
-            if not clear(folder, record, force=force):
-                raise kernel.StillBusy(f"unmount of {directory}: it is in use")
-            return
-        if not force:
-            kernel.unmount(Path(wanted))
-        _end_process(record.supervisor, folder)
+    folder, record = find_mount(directory, state_dir)
+    if not folder.is_alive():
+        if not clear(folder, record, force=force):
+            raise kernel.StillBusy(f"unmount of {directory}: it is in use")
         return
-    raise NotMounted(f"{directory}: nothing is mounted there by envbuilder (state directory {state_dir})")
+    if not force:
+        kernel.unmount(Path(record.directory))
+    _end_process(record.supervisor, folder)
 
 
 def _end_process(pid: int, folder: MountFolder) -> None:
@@ -223,6 +238,7 @@ class _Wanted:
     full: bool
     private: bool = False
     detached: bool = False
+    record: bool = False
 
 
 def _ask(wanted: _Wanted, progress: Progress | None) -> _Asked:
@@ -271,9 +287,15 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
 def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) -> MountRequest:
     image, source, settings = wanted.image, wanted.source, wanted.settings
     name, cache = str(image.root.digest), settings.cache_dir
-    metadata, serving, tree = None, None, None
+    metadata, serving, tree, read_ahead = None, None, None, 0
     if image.lazy is not None and settings.mode != "unpack":
-        metadata = metadata_file(source, image.lazy, cache)
+        looking = None
+        with ThreadPoolExecutor(1) as beside:
+            if settings.trace and not wanted.record and not wanted.full:
+                looking = beside.submit(find_trace, source, image)
+            metadata = metadata_file(source, image.lazy, cache)
+        trace = looking.result() if looking else None
+        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         sizes = device_sizes(metadata, image.lazy)
         serving = Serving(
             image=name,
@@ -284,6 +306,8 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
             wait_limit_s=settings.wait_limit_s,
             background=settings.background,
             fetch_all=wanted.full,
+            trace=trace,
+            record=wanted.record,
         )
     else:
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
@@ -299,6 +323,7 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
         scratch=cache / "scratch" / folder.id if wanted.writable else None,
         private=wanted.private,
         detached=wanted.detached,
+        read_ahead=read_ahead,
     )
 
 

@@ -18,12 +18,13 @@ from typing import cast
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
 from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
-from envbuilder.layer.frames import BadChunk, read_chunk
+from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, read_chunk
 from envbuilder.mount.chunkstore import ChunkStore, StoreRefused
 from envbuilder.mount.counters import Counters
+from envbuilder.mount.jobs import FOR_GOOD, INDEX, Job
 from envbuilder.mount.lazyblob import LazyBlob
 from envbuilder.mount.request import Device
-from envbuilder.mount.schedule import FOR_GOOD, INDEX, Job, Schedule
+from envbuilder.mount.schedule import Schedule
 from envbuilder.store.target import PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -71,14 +72,23 @@ class Fetcher:
         """One served file a device, in order."""
         return self._schedule.blobs
 
-    def start(self, source: RangeTarget, *, background: bool = False) -> None:
-        """Begin to fetch; chunk indexes are fetched at once, so that first reads find them."""
+    @property
+    def schedule(self) -> Schedule:
+        """What is wanted of the blobs."""
+        return self._schedule
+
+    def start(self, source: RangeTarget, *, background: bool = False, foreseen: bool = False) -> None:
+        """Begin to fetch; chunk indexes are fetched at once, so that first reads find them.
+
+        foreseen: a stream brings what is read at the start, so that indexes come when they are needed.
+        """
         self._source = source
         self._in_parts = isinstance(source, PartsTarget)
         if background:
             self._schedule.want_rest(eager=False)
         complete = self._store.is_complete
-        self._schedule.want_indexes([b for b in self.blobs if not complete(b.device.blob.digest, b.size)])
+        if not foreseen:
+            self._schedule.want_indexes([b for b in self.blobs if not complete(b.device.blob.digest, b.size)])
         for number in range(self._connections):
             thread = threading.Thread(target=self._work, name=f"fetch-{number}", daemon=True)
             thread.start()
@@ -188,7 +198,10 @@ class Fetcher:
         index = self._read_index(descriptor, source)
         if index.size != blob.size or len(index) == 0:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
-        stored = self._store.open(descriptor.digest, index.offsets[:-1], index.size)
+        if (stored := blob.stored) is None:
+            stored = self._store.open(descriptor.digest, index.offsets[:-1], index.size)
+        elif any(offset != number * CHUNK_SIZE for number, offset in enumerate(index.offsets[:-1])):
+            raise BadChunk(f"{source}: chunk index: want chunks of {CHUNK_SIZE} bytes, as its pages are counted")
         self._schedule.opened(blob, index, stored)
 
     def _read_index(self, descriptor: Descriptor, source: str) -> ChunkIndex:

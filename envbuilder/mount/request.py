@@ -17,6 +17,7 @@ from typing import Any
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, SpecError, UnavailableError
+from envbuilder.mount.traces import FoundTrace
 
 _SIZE = struct.Struct("<Q")
 #: Bytes of a request: some KiB for each of at most 127 layers.
@@ -43,7 +44,8 @@ class Serving:
     """What a worker serves: ``devices`` of ``image``, from the pickled RangeTarget ``source``, through ``store``.
 
     wait_limit_s: how long a read waits for a source that is away. background: fetch what nobody reads, too.
-    fetch_all: fetch everything before the mount is ready.
+    fetch_all: fetch everything before the mount is ready. trace: what the start will read, or None.
+    record: note every read in ``MountFolder.reads``; nothing is read past us then, whatever is complete.
     """
 
     image: str
@@ -54,6 +56,8 @@ class Serving:
     wait_limit_s: float = 300.0
     background: bool = False
     fetch_all: bool = False
+    trace: FoundTrace | None = None
+    record: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class MountRequest:
     scratch: folder on an ordinary disk for the writable layer; None: read-only.
     private: mount in a name space of the supervisor's own, which the kernel clears with its last process.
     detached: live on when the process that asked is gone.
+    read_ahead: bytes that EROFS reads ahead; 0: what the kernel does by itself.
     """
 
     id: str
@@ -79,6 +84,7 @@ class MountRequest:
     scratch: Path | None = None
     private: bool = False
     detached: bool = False
+    read_ahead: int = 0
 
 
 def send_request(channel: socket.socket, request: MountRequest) -> None:

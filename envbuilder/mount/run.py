@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class RunOptions:
     """How a command is run. user: "" for the image's. gpus: "auto" takes what the host describes, "all" insists.
 
     terminal: give the command a terminal of its own (stdin and stdout are one).
-    measure: time the first output; stdout then goes through a pipe.
+    measure: time the first output; stdout then goes through a pipe. record: note every read in ``reads``, a file.
     """
 
     command: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class RunOptions:
     terminal: bool = False
     full: bool = False
     measure: bool = False
+    reads: Path | None = None
     cdi_directories: Sequence[Path] = CDI_DIRECTORIES
     runtime: str = "auto"  # a name or a path; "auto" takes the first that works
 
@@ -120,7 +122,14 @@ def run_image(
     edits = _edits(options)
     runtime = find_runtime(settings.state_dir, options.runtime)
     with open_mount(
-        image, source, settings, writable=True, full=options.full, private=True, progress=progress
+        image,
+        source,
+        settings,
+        writable=True,
+        full=options.full,
+        private=True,
+        record=options.reads is not None,
+        progress=progress,
     ) as mounted:
         mounted_s = time.monotonic() - begun_s
         at_mount = mounted.counters()
@@ -143,6 +152,8 @@ def run_image(
         container = Container(argv, pid_file, inside=mounted.supervisor)
         status = container.run(first_output if options.measure else None)
         ended_s, at_end = time.monotonic() - begun_s, mounted.counters()
+        if options.reads is not None:
+            shutil.copyfile(mounted.folder.reads, options.reads)
     return RunReport(
         image=str(image.root.digest),
         how=mounted.how,

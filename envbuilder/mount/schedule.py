@@ -15,12 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from envbuilder.layer.chunks import ChunkIndex
+from envbuilder.mount import rounds
 from envbuilder.mount.chunkstore import StoredBlob
 from envbuilder.mount.counters import Counters
+from envbuilder.mount.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, runs
 from envbuilder.mount.lazyblob import Done, LazyBlob
+from envbuilder.mount.promised import Promised
 from envbuilder.mount.request import Device
 
 #: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
@@ -29,45 +31,20 @@ from envbuilder.mount.request import Device
 #: 765, 711, 353 and 4.6; 8 then 16 597, 625, 362 and 3.9. The job waits for one after the other, each for a round trip;
 #: 70 MB more are 0.6 s at 1 Gbit/s.
 _FIRST_GROUP, _GROUP, _REGION = 8, 16, 16
+#: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
+_TRACED_GROUP = 2
 #: Chunks that read-ahead grows to: 4 MiB of uncompressed data ahead of a sequential reader.
 _MAX_AHEAD = 16
 #: Sequential readers of one blob that are remembered.
 _STREAMS = 32
-#: Compressed bytes of one background request (lazy_start.md 4: coalesced 4-8 MiB ranges).
-_BACKGROUND_RANGE = 4 << 20
 #: Seconds without a foreground miss until the background goes on: it never competes with a start.
 _QUIET_S = 0.25
+#: The same without any read, where a trace leaves no misses; and seconds after which a start is over in any case.
+_IDLE_S, _START_S = 1.0, 30.0
 #: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
 _BACKGROUND_CONNECTIONS = 2
 #: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
 _OVERFLOW_CHUNKS = 256
-
-FOREGROUND, AHEAD, BACKGROUND = 0, 1, 2
-#: "First chunk" of the job that gets a blob's chunk index.
-INDEX = -1
-#: A time after every deadline.
-FOR_GOOD = float("inf")
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """A read that waits for ``missing`` chunks until ``deadline``, on the monotonic clock."""
-
-    done: Done
-    deadline: float
-    missing: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One ranged read: chunks ``first`` to ``last`` of a blob, both included, or its ``INDEX``."""
-
-    blob: LazyBlob
-    first: int
-    last: int
-    priority: int
-    started: bool = False
-    waiters: dict[int, list[Waiter]] = field(default_factory=dict)
 
 
 class Schedule:
@@ -85,6 +62,10 @@ class Schedule:
         self._eager = False
         self._passed_over = False  # whether the background round must be followed by another
         self._lost: set[int] = set()  # blobs whose index cannot be had: no background round asks again
+        self._promised: Promised | None = None
+        self._replay: Iterator[Job] | None = None
+        self._traced = False
+        self._begun = time.monotonic()
         self._last_miss = 0.0
         self._stopped = False
 
@@ -125,17 +106,24 @@ class Schedule:
         """Queue what is missing; True when nothing is. Under the lock."""
         if self._stopped:
             return False
-        if blob.stored is None:
+        if self._promised and self._promised.park(blob, offset, size, done, time.monotonic(), deadline):
+            self._counters.add("hot_waits")
+            return False
+        if blob.index is None or blob.stored is None:
             self._unplanned.setdefault(blob.number, []).append((offset, size, done, deadline))
             self._queue(blob, INDEX, INDEX, FOREGROUND)
             return False
         first, last = blob.chunks(offset, size)
-        missing = [chunk for chunk in blob.stored.missing(first, last) if chunk not in blob.overflow]
+        missing = [
+            chunk
+            for chunk in blob.stored.missing(first, last)
+            if chunk not in blob.overflow and not blob.has_part(chunk, offset, size)
+        ]
         if not missing:
             return True
         waiter = Waiter(done, deadline, len(missing))
         unasked = [chunk for chunk in missing if (blob.number, chunk) not in self._flights]
-        for run_first, run_last in _runs(self._with_neighbours(blob, unasked)):
+        for run_first, run_last in runs(self._with_neighbours(blob, unasked)):
             self._queue(blob, run_first, run_last, FOREGROUND)
         for chunk in missing:
             job = self._flights[blob.number, chunk]
@@ -153,7 +141,7 @@ class Schedule:
         wanted: set[int] = set()
         for chunk in missing:
             region = chunk // _REGION
-            group = _GROUP if region in blob.regions else _FIRST_GROUP
+            group = _TRACED_GROUP if self._traced else _GROUP if region in blob.regions else _FIRST_GROUP
             blob.regions.add(region)
             stop = min(chunk + group, len(blob.index))
             unasked = self._unasked(blob, chunk, stop)
@@ -181,7 +169,7 @@ class Schedule:
             blob.streams[last + 1] = (last + 2, 1)
         elif begin < len(blob.index):
             end = min(begin + window, len(blob.index))
-            for run_first, run_last in _runs(self._unasked(blob, begin, end)):
+            for run_first, run_last in runs(self._unasked(blob, begin, end)):
                 self._queue(blob, run_first, run_last, AHEAD)
             blob.streams[begin] = (end, min(window * 2, _MAX_AHEAD))
         while len(blob.streams) > _STREAMS:
@@ -216,7 +204,11 @@ class Schedule:
                         if not job.started:
                             job.started = True
                             return job
-                quiet = self._eager or self.quiet_s() > _QUIET_S
+                if self._replay is not None:
+                    if (replayed := next(self._replay, None)) is not None:
+                        return replayed
+                    self._replay = None
+                quiet = self._eager or self._is_quiet()
                 limit = self._connections if self._eager else _BACKGROUND_CONNECTIONS
                 if self._background is not None and quiet and self._background_running < limit:
                     job_or_none = next(self._background, None)
@@ -315,8 +307,49 @@ class Schedule:
         """Get these chunk indexes now, so that first reads find them."""
         with self._changed:
             for blob in blobs:
-                if blob.stored is None:
+                if blob.index is None:
                     self._queue(blob, INDEX, INDEX, AHEAD)
+
+    def promise(self, promised: Promised) -> None:
+        """A stream will bring these pages: reads of them wait for it. Tell ``arrived`` and ``stalled`` how it goes."""
+        with self._changed:
+            self._promised, self._traced = promised, True
+
+    def arrived(self, frames: int) -> None:
+        """The first ``frames`` frames of the stream are in the store."""
+        with self._changed:
+            assert self._promised is not None
+            ready = self._promised.arrived(frames)
+        for parked in ready:
+            parked.done(None)
+
+    def stalled(self, *, ended: bool) -> None:
+        """Nothing comes of the stream at the moment, or any more: reads that wait for it are fetched."""
+        with self._changed:
+            assert self._promised is not None
+            parked = self._promised.release(ended=ended)
+            ready = [each for each in parked if self._plan(each.blob, each.offset, each.size, each.done, each.deadline)]
+            self._changed.notify_all()
+        for each in ready:
+            each.done(None)
+
+    def want_chunks(self, chunks: Sequence[tuple[int, int]]) -> None:
+        """Fetch these (blob, chunk) in about this order, before anything that nobody waits for."""
+        with self._changed:
+            self._traced = True
+            self._replay = rounds.foreseen(chunks, self.blobs, self._flights)
+            self._changed.notify_all()
+
+    def _is_quiet(self) -> bool:
+        """Whether the background may go on: nobody waits, and a start that is foreseen is over."""
+        if self.quiet_s() <= _QUIET_S:
+            return False
+        if not self._traced:
+            return True
+        if self._replay is not None or (self._promised and not self._promised.ended):
+            return False
+        now = time.monotonic()
+        return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
 
     def want_rest(self, *, eager: bool) -> None:
         """Get what is missing in the background; ``eager``: with every connection, whoever waits."""
@@ -326,31 +359,14 @@ class Schedule:
             self._changed.notify_all()
 
     def _rest(self) -> Iterator[Job]:
-        """Jobs for all that is missing, blob by blob. Advanced under the lock."""
+        """A round over what is missing; blobs whose index is not here are passed over, and their index is asked for."""
         self._passed_over = False
-        for blob in self.blobs:
-            if blob.stored is None or blob.index is None:
-                if blob.number not in self._lost:
-                    self._passed_over = True
-                    self._queue(blob, INDEX, INDEX, AHEAD)
-                continue
-            chunk, end = 0, len(blob.index)
-            while chunk < end:
-                first = next(blob.stored.missing(chunk, end - 1), end)
-                chunk = first + 1
-                if first == end or (blob.number, first) in self._flights:
-                    continue
-                while (
-                    chunk < end
-                    and (blob.number, chunk) not in self._flights
-                    and not blob.stored.has(chunk, chunk)
-                    and blob.index.blob_offsets[chunk + 1] - blob.index.blob_offsets[first] <= _BACKGROUND_RANGE
-                ):
-                    chunk += 1
-                job = Job(blob, first, chunk - 1, BACKGROUND, started=True)
-                for number in range(first, chunk):
-                    self._flights[blob.number, number] = job
-                yield job
+        for blob in rounds.in_order_of_use(self.blobs):
+            if blob.stored is not None and blob.index is not None:
+                yield from rounds.rest_of(blob, self._flights)
+            elif blob.number not in self._lost:
+                self._passed_over = True
+                self._queue(blob, INDEX, INDEX, AHEAD)
 
     def stop(self) -> None:
         """No more jobs; every read that waits fails now."""
@@ -361,22 +377,11 @@ class Schedule:
             waiters = {waiter for job in jobs for found in job.waiters.values() for waiter in found}
             failed = [waiter.done for waiter in waiters if waiter.missing > 0]
             failed += [done for found in self._unplanned.values() for _, _, done, _ in found]
+            if self._promised:
+                failed += [parked.done for parked in self._promised.release(ended=True)]
             for waiter in waiters:
                 waiter.missing = -1
             self._flights.clear()
             self._unplanned.clear()
         for done in failed:
             done(OSError(errno.EIO, "stopped"))
-
-
-def _runs(chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring chunks joined: (first, last) of each run."""
-    first = last = -2
-    for chunk in chunks:
-        if chunk != last + 1:
-            if first >= 0:
-                yield first, last
-            first = chunk
-        last = chunk
-    if first >= 0:
-        yield first, last

@@ -97,6 +97,10 @@ class MountFolder:
         return self.path / "counters"
 
     @property
+    def reads(self) -> Path:
+        return self.path / "reads"
+
+    @property
     def worker(self) -> Path:
         return self.path / "worker"
 

@@ -18,7 +18,6 @@ import select
 import shutil
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +30,8 @@ from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, receive_request, send_error, send_event
 from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
+from envbuilder.mount.stream import is_usable
+from envbuilder.mount.writable import mount_writable
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class _Supervisor:
         self._stores: list[int] = []
         self._lock = -1
         self._flusher = 0
+        self._streamer, self._coming = 0, -1
         self._how = "unpacked"
 
     def run(self) -> None:
@@ -113,7 +115,10 @@ class _Supervisor:
             kernel.bind(request.tree, root, read_only=True, nosuid_nodev=True)
             self._points.insert(0, root)
         if request.scratch is not None:
-            self._mount_overlay(request.tree or lower, request.scratch, root)
+            # Set-user-id programs and devices of a foreign image are for its container, not for this host's users.
+            name, public = source_name(request.id), not request.private
+            made = mount_writable(request.tree or lower, request.scratch, root, name=name, nosuid_nodev=public)
+            self._points = [*made, *self._points]
 
     def _record(self, lower: Path) -> None:
         request, path = self._request, self._folder.path
@@ -143,17 +148,20 @@ class _Supervisor:
         devices = []
         for number, device in enumerate(serving.devices):
             # A complete blob is an ordinary file: the kernel reads it without us (and whatever becomes of us).
-            if store.is_complete(device.blob.digest, device.size):
+            if not serving.record and store.is_complete(device.blob.digest, device.size):
                 self._stores.append(store.hold(device.blob.digest))
                 devices.append(store.blob(device.blob.digest) / "data")
             else:
                 devices.append(self._folder.path / "blobs" / str(number))
-        lazy = not self._complete(store, serving)
+        lazy = serving.record or not self._complete(store, serving)
         if lazy:
             self._start_fuse(serving)
         else:
             self._flusher = self._fork(lambda: worker.flush(serving))
+        known = kernel.read_ahead_names()
         how = self._mount_somehow(metadata, devices, target)
+        if self._request.read_ahead and lazy:
+            kernel.set_read_ahead(kernel.read_ahead_names() - known, self._request.read_ahead)
         self._how = f"{how} {'lazy' if lazy else 'direct'}"
         self._points.insert(0, target)
 
@@ -175,6 +183,8 @@ class _Supervisor:
 
     def _start_fuse(self, serving: Serving) -> None:
         blobs = self._folder.path / "blobs"
+        if is_usable(serving):
+            self._start_streamer(serving)
         try:
             self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -193,35 +203,6 @@ class _Supervisor:
             for _, descriptor in opened:
                 os.close(descriptor)  # the mount holds them now; without it they free themselves
 
-    def _mount_overlay(self, lower: Path, scratch: Path, root: Path) -> None:
-        # Set-user-id programs and devices of a foreign image are for its container, not for this host's users.
-        public = not self._request.private
-        name = source_name(self._request.id)
-        scratch.mkdir(mode=0o700, parents=True)
-        _make_layer(scratch, lower)
-        try:
-            kernel.mount_overlay(
-                *(lower, scratch / "upper", scratch / "work", root),
-                name=name,
-                thrown_away=True,
-                nosuid_nodev=public,
-            )
-        except kernel.MountRefused as error:
-            # The scratch folder may itself lie on an overlay or a network file system: memory will do.
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EREMOTE):
-                raise
-            _log.info("%s cannot hold a writable layer (%s): using memory", scratch, error)
-            kernel.mount_tmpfs(scratch, name=name)
-            self._points.insert(0, scratch)
-            _make_layer(scratch, lower)
-            kernel.mount_overlay(
-                *(lower, scratch / "upper", scratch / "work", root),
-                name=name,
-                thrown_away=True,
-                nosuid_nodev=public,
-            )
-        self._points.insert(0, root)
-
     # Workers.
 
     def _fork(self, body: Callable[[], None]) -> int:
@@ -232,8 +213,15 @@ class _Supervisor:
             worker.main(body)
         return pid
 
+    def _start_streamer(self, serving: Serving) -> None:
+        """Started first: what the command will read is on its way while the rest is mounted."""
+        self._coming, writer = os.pipe()
+        self._streamer = self._fork(lambda: worker.bring(serving, self._folder.counters, writer))
+        # Nobody else may hold that end: the worker learns of the streamer's end by it.
+        os.close(writer)
+
     def _start_worker(self, serving: Serving) -> None:
-        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder.counters))
+        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder, self._coming))
         self._worker, self._worker_handle = pid, os.pidfd_open(pid)
         self._folder.write_worker(pid)
 
@@ -319,7 +307,7 @@ class _Supervisor:
 
     def _clear(self) -> None:
         if self._request.private:
-            kill_inside(self._request.id, spare=(os.getpid(), self._worker, self._flusher))
+            kill_inside(self._request.id, spare=(os.getpid(), self._worker, self._flusher, self._streamer))
         for point in self._points:
             with suppress(EnvbuilderError):
                 kernel.unmount(point, force=True)
@@ -327,9 +315,9 @@ class _Supervisor:
             os.close(self._fuse)
         if self._worker:
             self._end_worker()
-        if self._flusher:
-            os.kill(self._flusher, signal.SIGKILL)
-            os.waitpid(self._flusher, 0)
+        for helper in filter(None, (self._flusher, self._streamer)):
+            os.kill(helper, signal.SIGKILL)
+            os.waitpid(helper, 0)
         for held in self._stores:
             os.close(held)
         if self._request.scratch is not None:
@@ -345,15 +333,6 @@ class _Supervisor:
         with suppress(ChildProcessError):
             os.waitpid(self._worker, 0)
         os.close(self._worker_handle)
-
-
-def _make_layer(scratch: Path, lower: Path) -> None:
-    """Folders for what is written over ``lower``; the root of an overlay is its upper folder, mode and owner too."""
-    for part in ("upper", "work"):
-        (scratch / part).mkdir()
-    like = lower.stat()
-    os.chown(scratch / "upper", like.st_uid, like.st_gid)
-    (scratch / "upper").chmod(stat.S_IMODE(like.st_mode))
 
 
 def _signals() -> int:

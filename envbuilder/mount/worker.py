@@ -17,8 +17,14 @@ from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fuse import FuseServer
+from envbuilder.mount.pagemap import CHUNK_PAGES
+from envbuilder.mount.reads import recorder
 from envbuilder.mount.remote import Fetcher
+from envbuilder.mount.replay import await_stream
 from envbuilder.mount.request import Serving
+from envbuilder.mount.state import MountFolder
+from envbuilder.mount.stream import stream
+from envbuilder.mount.trace import chunks_of
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -32,22 +38,28 @@ _FLUSH_QUIET_S = 5.0
 _OOM_SCORE = "-500"
 
 
-def serve(device: int, serving: Serving, counters_file: Path) -> None:
-    """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted."""
+def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> None:
+    """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted.
+
+    coming: where a streamer tells how far it is, or -1.
+    """
     fetcher = Fetcher(
         serving.image,
         serving.devices,
         ChunkStore(serving.store),
-        Counters(counters_file),
+        Counters(folder.counters),
         connections=serving.connections,
         wait_limit_s=serving.wait_limit_s,
     )
-    server = FuseServer(device, fetcher.blobs)
+    foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
+    server = FuseServer(device, fetcher.blobs, observe=recorder(folder.reads) if serving.record else None)
     readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
     for thread in readers:
         thread.start()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
-    fetcher.start(open_source(serving), background=serving.background)
+    fetcher.start(open_source(serving), background=serving.background, foreseen=foreseen)
+    if serving.trace is not None and not foreseen:
+        fetcher.schedule.want_chunks(list(chunks_of(serving.trace.trace.ranges, CHUNK_PAGES)))
     flushed = fetcher.counters.snapshot().fetched_chunks
     while any(thread.is_alive() for thread in readers):
         readers[0].join(_FLUSH_QUIET_S)
@@ -77,6 +89,11 @@ def fetch_all(serving: Serving, counters_file: Path, progress: Callable[[int, in
         fetcher.fetch_all(progress)
     finally:
         fetcher.stop()
+
+
+def bring(serving: Serving, counters_file: Path, progress: int) -> None:
+    """Bring the hot bundle of ``serving``; as the whole of a process."""
+    stream(serving, open_source(serving), Counters(counters_file), progress)
 
 
 def flush(serving: Serving) -> None:

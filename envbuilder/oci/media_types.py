@@ -7,6 +7,7 @@ they were taken from (erofs/erofs-image-spec spec.md 640fd6a5) and nowhere else.
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+OCI_EMPTY = "application/vnd.oci.empty.v1+json"
 OCI_LAYER_TAR = "application/vnd.oci.image.layer.v1.tar"
 OCI_LAYER_TAR_GZIP = OCI_LAYER_TAR + "+gzip"
 OCI_LAYER_TAR_ZSTD = OCI_LAYER_TAR + "+zstd"
@@ -46,3 +47,8 @@ LAYER_ID = PREFIX + "layer"
 PLAN_KEY = PREFIX + "plan-key"
 #: Root over the pages of a layer's tar (layer/pages.py).
 LAYER_PAGES = PREFIX + "pages"
+
+# Start-up traces (docs/formats/trace.md).
+TRACE_ARTIFACT = "application/vnd.envbuilder.trace.v1"
+TRACE = "application/vnd.envbuilder.trace.v1+zstd"
+HOT_BUNDLE = "application/vnd.envbuilder.hot.v1"

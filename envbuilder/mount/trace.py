@@ -1,0 +1,184 @@
+"""A start-up trace: which pages of an image a command reads at its start, and in which order. Pure.
+
+A trace is a hint and never trusted: whatever it says, bytes are checked against the image's own digests.
+Format: docs/formats/trace.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zstandard
+
+from envbuilder.digest import Digest, InvalidDigest, InvalidJson, canonical_json, parse_json_object
+from envbuilder.errors import IntegrityError
+from envbuilder.layer.pages import PAGE_SIZE
+
+_FORMAT = 1
+#: Bytes of a trace, unpacked and as stored; ``ai`` has a tenth of that.
+_MAX_SIZE, MAX_STORED = 32 << 20, 8 << 20
+_LEVEL = 9
+#: Pages that one device may have: 16 TiB, what EROFS can address.
+_MAX_PAGE = 1 << 32
+#: Bytes that a frame of a hot bundle may have as stored: its pages and what proves them, incompressible.
+MAX_FRAME = 8 << 20
+
+
+class InvalidTrace(IntegrityError):
+    """A start-up trace is malformed or of another image; the image starts without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """``count`` neighbouring pages of device number ``device``, from page ``first`` on."""
+
+    device: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a hot bundle: bytes as stored, how many pages of the trace it holds, sha256 as stored."""
+
+    size: int
+    pages: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What starts of an image read.
+
+    image: digest of the platform's plain manifest. devices: digests of its layers, in order.
+    ranges: in reading order, without overlaps. read_ahead: bytes that EROFS read ahead when it was recorded.
+    frames: of the hot bundle; empty when there is none. proofs: bytes of the bundle before its first frame.
+    """
+
+    image: Digest
+    devices: tuple[Digest, ...]
+    commands: tuple[str, ...]
+    runs: int
+    read_ahead: int
+    ranges: tuple[Pages, ...]
+    frames: tuple[Frame, ...] = ()
+    proofs: int = 0
+
+    @property
+    def pages(self) -> int:
+        """Pages in all."""
+        return sum(pages.count for pages in self.ranges)
+
+    def dump(self) -> bytes:
+        """The trace as it is stored."""
+        value = {
+            "format": _FORMAT,
+            "image": str(self.image),
+            "devices": [str(device) for device in self.devices],
+            "commands": list(self.commands),
+            "runs": self.runs,
+            "readAhead": self.read_ahead,
+            "ranges": [[pages.device, pages.first, pages.count] for pages in self.ranges],
+            "frames": [[frame.size, frame.pages, frame.sha256] for frame in self.frames],
+            "proofs": self.proofs,
+        }
+        return zstandard.ZstdCompressor(level=_LEVEL).compress(canonical_json(value))
+
+
+def parse_trace(data: bytes, *, source: str) -> Trace:
+    """The trace in ``data``.
+
+    Raises:
+        InvalidTrace: not one, or one that contradicts itself.
+    """
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if len(data) > MAX_STORED or not 0 < size <= _MAX_SIZE:
+            raise InvalidTrace(f"{source}: trace: want at most {_MAX_SIZE} bytes, got {size}")
+        plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        return _trace(parse_json_object(plain, source=source), source)
+    except (
+        zstandard.ZstdError,
+        InvalidJson,
+        InvalidDigest,
+        KeyError,
+        TypeError,
+        ValueError,
+        json.JSONDecodeError,
+    ) as error:
+        raise InvalidTrace(f"{source}: trace: {error}") from error
+
+
+def _trace(value: Mapping[str, Any], source: str) -> Trace:
+    if value["format"] != _FORMAT:
+        raise InvalidTrace(f"{source}: trace: want format {_FORMAT}, got {value['format']!r}")
+    devices = tuple(Digest.parse(text) for text in value["devices"])
+    trace = Trace(
+        image=Digest.parse(value["image"]),
+        devices=devices,
+        commands=tuple(str(text) for text in value["commands"]),
+        runs=_number(value["runs"], 1 << 20),
+        read_ahead=_number(value["readAhead"], 1 << 20),
+        ranges=tuple(
+            Pages(_number(device, len(devices) - 1), _number(first, _MAX_PAGE), _number(count, _MAX_PAGE))
+            for device, first, count in value["ranges"]
+        ),
+        frames=tuple(
+            Frame(_number(size, MAX_FRAME), _number(pages, MAX_FRAME), Digest("sha256:" + sha256).hex)
+            for size, pages, sha256 in value["frames"]
+        ),
+        proofs=_number(value["proofs"], 1 << 30),
+    )
+    if trace.frames and sum(frame.pages for frame in trace.frames) != trace.pages:
+        raise InvalidTrace(f"{source}: trace: its frames hold other pages than its ranges name")
+    if not trace.ranges or any(pages.count == 0 for pages in trace.ranges):
+        raise InvalidTrace(f"{source}: trace: a range of no pages")
+    return trace
+
+
+def _number(value: object, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError(f"want a number up to {most}, got {str(value)[:40]!r}")
+    return value
+
+
+def merge(runs: Iterable[Iterable[Pages]]) -> tuple[Pages, ...]:
+    """All pages of all ``runs``, each once, in the order in which they were first read.
+
+    What one run reads and another does not is kept: it costs its bytes once, a miss costs a round trip.
+    """
+    seen: dict[int, set[int]] = {}
+    merged: list[Pages] = []
+    for run in runs:
+        for pages in run:
+            had = seen.setdefault(pages.device, set())
+            for page in range(pages.first, pages.first + pages.count):
+                if page in had:
+                    continue
+                had.add(page)
+                last = merged[-1] if merged else None
+                if last and last.device == pages.device and last.first + last.count == page:
+                    merged[-1] = Pages(last.device, last.first, last.count + 1)
+                else:
+                    merged.append(Pages(pages.device, page, 1))
+    return tuple(merged)
+
+
+def of_reads(reads: Iterable[tuple[int, int, int]]) -> Iterator[Pages]:
+    """The pages of ``reads``: device, offset and size in bytes."""
+    for device, offset, size in reads:
+        first = offset // PAGE_SIZE
+        yield Pages(device, first, (offset + size - 1) // PAGE_SIZE + 1 - first)
+
+
+def chunks_of(ranges: Sequence[Pages], chunk_pages: int) -> dict[tuple[int, int], int]:
+    """The chunks of ``chunk_pages`` pages that ``ranges`` touch, (device, number), in order, with pages touched."""
+    found: dict[tuple[int, int], int] = {}
+    for pages in ranges:
+        for page in range(pages.first, pages.first + pages.count):
+            key = (pages.device, page // chunk_pages)
+            found[key] = found.get(key, 0) + 1
+    return found
