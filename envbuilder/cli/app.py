@@ -67,7 +67,15 @@ class App:
             cache_dir=self._folder("chunks"),
             mode=modes[modes.index(mode)],
             wait_limit_s=float(limit),
+            trace=self._switch("mount.trace"),
+            background=self._switch("mount.background"),
         )
+
+    def _switch(self, key: str) -> bool:
+        word = self.settings.get(key)
+        if word not in ("on", "off"):
+            raise SpecError(f"{key}: want on or off, got {word!r}")
+        return word == "on"
 
 
 def common(verb: Callable[..., Result]) -> Callable[..., int]:

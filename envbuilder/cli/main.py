@@ -24,6 +24,7 @@ VERBS = {
     "mount": "Mount an image lazily: the root file system is there before it is downloaded.",
     "unmount": "Take a mount away.",
     "run": "Start a command in an image, lazily.",
+    "trace": "Record what a start reads, so that the next ones fetch it first.",
     "inspect": "Say what is in an image or a lock.",
     "doctor": "Say what this host can do, and why.",
 }

@@ -12,6 +12,7 @@ from typing import Literal, cast
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.command_last import CommandLast
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
@@ -20,34 +21,9 @@ from envbuilder.mount.run import RunOptions, run_image
 from envbuilder.store.files import write_whole
 
 
-class _Run(click.Command):
-    """Our options stand before or behind REF; from COMMAND on, or from ``--`` on, every word is the command's."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with_value = {
-            name for each in self.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
-        }
-        options: list[str] = []
-        reference: list[str] = []
-        words = list(args)
-        while words:
-            word = words.pop(0)
-            if word == "--":
-                break
-            if word.startswith("-"):
-                options.append(word)
-                options += [words.pop(0)] if word in with_value and words else []
-            elif not reference:
-                reference.append(word)
-            else:
-                words.insert(0, word)
-                break
-        return super().parse_args(ctx, [*options, "--", *reference, *words])
-
-
 @click.command(
     name="run",
-    cls=_Run,
+    cls=CommandLast,
     epilog='Example: envbuilder run ai -- python3 -c "import torch; print(torch.__version__)"',
 )
 @click.argument("reference", metavar="REF", shell_complete=environment_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform as host_platform
 import re
@@ -15,8 +16,9 @@ from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.project import fresh_locks
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
-from envbuilder.image.inspect import open_image
+from envbuilder.image.inspect import NoSuchPlatform, open_image
 from envbuilder.lock.codec import digest as lock_digest
+from envbuilder.mount.traces import copy_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
@@ -36,7 +38,7 @@ from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
 from envbuilder.store.copy import copy, copy_plan
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.target import NotFound, RangeTarget, Target
+from envbuilder.store.target import NotFound, RangeTarget, SerialTarget, Target
 
 
 class NotBuilt(NotFound):
@@ -115,6 +117,23 @@ def _open_environment(app: App, reference: EnvironmentName) -> Source:
     return Source(reference, store, what, f"oci:{store.directory}:{what.digest}")
 
 
+def writable(app: App, source: Source) -> Target:
+    """The target of ``source``, to write beside its image.
+
+    Raises:
+        InvalidReference: an archive, which is one stream.
+    """
+    match source.reference:
+        case RegistryReference():
+            return RegistryTarget(source.reference, registry_client(app), writable=True)
+        case ArchiveReference():
+            raise InvalidReference(
+                f"{source.pinned}: an archive cannot be added to", hint="Pull it into a layout first (oci:DIR)."
+            )
+        case _:
+            return source.target
+
+
 def open_destination(app: App, text: str) -> tuple[Target, str]:
     """Where ``text`` lets an image be written, and the tag to give it.
 
@@ -181,6 +200,7 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
             report = copy(
                 source.target, source.what, target, tag=tag, plan=plan, progress=lambda _blob, size: meter.advance(size)
             )
+        follow(source, target)
         value |= {
             "copied": report.copied,
             "copied_bytes": report.copied_bytes,
@@ -189,6 +209,14 @@ def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run
         }
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)
+
+
+def follow(source: Source, target: Target) -> None:
+    """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
+    if isinstance(target, SerialTarget):
+        return
+    with contextlib.suppress(NoSuchPlatform):
+        copy_trace(source.target, open_image(source.target, source.what, host_platform_of()), target)
 
 
 def _pulled_tag(reference: str) -> str:

@@ -40,14 +40,17 @@ class Container:
         self._fatal = 0  # the signal that we carried out for it
         self._given: tuple[int, int, str] | None = None  # process, signal and program, to be looked at again
 
-    def run(self, first_output: Callable[[], None] | None) -> int:
+    def run(self, first_output: Callable[[], None] | None, *, quiet: bool = False) -> int:
         """Run it with our own stdin, stdout, stderr; its status, or 128 + the signal that ended it.
 
         first_output: called once when it first writes to stdout, which then goes through a pipe of ours.
+        quiet: what it writes to stdout goes nowhere.
         """
         pump: threading.Thread | None = None
         with _signals_held() as held:
-            if first_output is None:
+            if quiet:
+                process = kernel.in_thread(lambda: self._start(subprocess.DEVNULL))
+            elif first_output is None:
                 process = kernel.in_thread(lambda: self._start(None))
             else:
                 reader, writer = os.pipe()

@@ -88,13 +88,17 @@ class MountSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "unpacked"."""
+    """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "unpacked".
+
+    traced: what it reads at the start is foreseen by a trace.
+    """
 
     id: str
     directory: Path
     how: str
     supervisor: int
     folder: MountFolder
+    traced: bool = False
 
     def counters(self) -> Snapshot:
         """What it has fetched so far."""
@@ -274,7 +278,12 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
                 progress(event["done"], event["total"])
             elif event["event"] == "ready":
                 mounted = Mounted(
-                    id=id_, directory=request.directory, how=event["how"], supervisor=event["pid"], folder=folder
+                    id=id_,
+                    directory=request.directory,
+                    how=event["how"],
+                    supervisor=event["pid"],
+                    folder=folder,
+                    traced=request.serving is not None and request.serving.trace is not None,
                 )
                 return _Asked(mounted, ours, process)
         raise MountFailed("the supervisor of the mount ended without a word", hint=f"Read {folder.log}.")

@@ -43,7 +43,8 @@ class RunOptions:
     """How a command is run. user: "" for the image's. gpus: "auto" takes what the host describes, "all" insists.
 
     terminal: give the command a terminal of its own (stdin and stdout are one).
-    measure: time the first output; stdout then goes through a pipe. record: note every read in ``reads``, a file.
+    measure: time the first output; stdout then goes through a pipe. reads: a file that gets every read.
+    quiet: what it writes to stdout goes nowhere.
     """
 
     command: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class RunOptions:
     full: bool = False
     measure: bool = False
     reads: Path | None = None
+    quiet: bool = False
     cdi_directories: Sequence[Path] = CDI_DIRECTORIES
     runtime: str = "auto"  # a name or a path; "auto" takes the first that works
 
@@ -66,7 +68,7 @@ class RunReport:
     """How a start went; seconds count from ``begun_s``.
 
     how: as ``Mounted.how``. first_output_s: None when not measured or when nothing was written.
-    at_first_output, at_end: counters of the mount at these moments.
+    at_first_output, at_end: counters of the mount at these moments. traced: whether a trace foresaw the start.
     """
 
     image: str
@@ -78,6 +80,7 @@ class RunReport:
     at_mount: Snapshot
     at_first_output: Snapshot | None
     at_end: Snapshot
+    traced: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -96,7 +99,19 @@ class RunReport:
                 "before_first_output": None if first is None else first.fetched_bytes,
                 "in_all": self.at_end.fetched_bytes,
             },
+            "trace": self._trace(first or self.at_end) if self.traced else None,
             "counters": self.at_end.to_json(),
+        }
+
+    def _trace(self, then: Snapshot) -> dict[str, Any]:
+        """How well the trace foresaw the start: a miss is a read that had to be fetched for itself."""
+        misses = then.waits - then.hot_waits
+        return {
+            "reads": then.hits,
+            "misses": misses,
+            "hit_rate": round(1 - misses / then.hits, 4) if then.hits else 0.0,
+            "waited_for_bundle": then.hot_waits,
+            "bundle_bytes": then.hot_bytes,
         }
 
 
@@ -150,7 +165,7 @@ def run_image(
             moments.append((time.monotonic() - begun_s, mounted.counters()))
 
         container = Container(argv, pid_file, inside=mounted.supervisor)
-        status = container.run(first_output if options.measure else None)
+        status = container.run(first_output if options.measure else None, quiet=options.quiet)
         ended_s, at_end = time.monotonic() - begun_s, mounted.counters()
         if options.reads is not None:
             shutil.copyfile(mounted.folder.reads, options.reads)
@@ -164,6 +179,7 @@ def run_image(
         at_mount=at_mount,
         at_first_output=moments[0][1] if moments else None,
         at_end=at_end,
+        traced=mounted.traced,
     )
 
 

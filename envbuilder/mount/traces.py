@@ -36,7 +36,7 @@ class FoundTrace:
 def find_trace(source: Target, image: OpenImage) -> FoundTrace | None:
     """The newest trace of ``image`` that ``source`` has; None when there is none, or none that can be read."""
     try:
-        known = [each for each in _referrers(source, image) if each.artifact_type == media_types.TRACE_ARTIFACT]
+        known = _traces(source, image)
         return _open(source, image, known[-1]) if known else None
     except EnvbuilderError as error:
         _log.warning("%s: started without its trace: %s", image.descriptor.digest, error)
@@ -75,12 +75,41 @@ def attach_trace(target: Target, image: OpenImage, trace: Trace, bundle: Path | 
     contents.append((what, partial(io.BytesIO, data)))
     for each, opener in contents:
         target.push(each, opener)
+    _list(target, image, what)
+    return what
+
+
+def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
+    """Let the trace of ``image``, which ``target`` has too, follow it there; False when there is none.
+
+    Raises:
+        DigestMismatch, UnavailableError, ...: as any copy.
+    """
+    if find_trace(source, image) is None:
+        return False
+    what = _traces(source, image)[-1]
+    data = _read(source, what, MAX_MANIFEST_SIZE)
+    manifest = parse_document(data, source=f"{source.name}: {what.digest}")
+    assert isinstance(manifest, Manifest)
+    for blob in (manifest.config, *manifest.layers):
+        if not target.has(blob):
+            target.push(blob, partial(source.fetch, blob))
+    target.push(what, partial(io.BytesIO, data))
+    _list(target, image, what)
+    return True
+
+
+def _list(target: Target, image: OpenImage, what: Descriptor) -> None:
+    """Let ``what`` be the one trace among the referrers of ``image``."""
     others = [each for each in _referrers(target, image) if each.artifact_type != media_types.TRACE_ARTIFACT]
     index = Index(manifests=(*others, what)).dump()
     listed = describe(index, media_types.OCI_INDEX)
     target.push(listed, partial(io.BytesIO, index))
     target.tag(listed, _tag(image))
-    return what
+
+
+def _traces(source: Target, image: OpenImage) -> list[Descriptor]:
+    return [each for each in _referrers(source, image) if each.artifact_type == media_types.TRACE_ARTIFACT]
 
 
 def _describe_file(file: Path) -> Descriptor:
