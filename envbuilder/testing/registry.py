@@ -71,9 +71,13 @@ def endless(_request: Request, reply: Reply) -> Reply:
 class _Rule:
     method: str
     path: re.Pattern[str]
+    only: Callable[[Request], bool]
     fault: Fault
     times: int
     instead: bool
+
+    def meets(self, request: Request) -> bool:
+        return self.method == request.method and bool(self.path.search(request.path)) and self.only(request)
 
 
 class FakeRegistry(Habits):
@@ -99,13 +103,22 @@ class FakeRegistry(Habits):
         self.token, self.basic = token, basic
         self.realm = realm or f"{self.url}/token"
 
-    def fault(self, method: str, path: str, fault: Fault, *, times: int = 1_000_000, instead: bool = False) -> None:
+    def fault(
+        self,
+        method: str,
+        path: str,
+        fault: Fault,
+        *,
+        times: int = 1_000_000,
+        only: Callable[[Request], bool] = lambda _request: True,
+        instead: bool = False,
+    ) -> None:
         """Let the next ``times`` requests of ``method`` whose path matches the pattern ``path`` meet ``fault``.
 
-        ``instead``: of the right answer, so that nothing is stored either.
+        ``only``: those of them for which it is true. ``instead``: of the right answer, so that nothing is stored.
         """
         with self._lock:
-            self._rules.append(_Rule(method, re.compile(path), fault, times, instead))
+            self._rules.append(_Rule(method, re.compile(path), only, fault, times, instead))
 
     def mend(self) -> None:
         """Forget all faults."""
@@ -149,12 +162,9 @@ class FakeRegistry(Habits):
         """The reply to ``request``, faults and all."""
         with self._lock:
             self.requests.append(request)
-            rules = [rule for rule in self._rules if rule.method == request.method and rule.path.search(request.path)]
-            faults = []
-            for rule in rules:
-                if rule.times > 0:
-                    rule.times -= 1
-                    faults.append(rule)
+            faults = [rule for rule in self._rules if rule.times > 0 and rule.meets(request)]
+            for rule in faults:
+                rule.times -= 1
             stands = any(rule.instead for rule in faults)
             refusal = self._refusal(request) if stands else None
             reply = refusal or (Reply() if stands else self._right(request))
@@ -168,7 +178,7 @@ class FakeRegistry(Habits):
             return self._token()
         if refusal := self._refusal(request):
             return refusal
-        match = _PATH.match(request.path)
+        match = _PATH.match(request.path.removeprefix(self.upload_prefix))
         if not match:
             return Reply(status=200 if request.path == "/v2/" else 404)
         name, what = match["name"], match["what"] or ""
@@ -186,7 +196,8 @@ class FakeRegistry(Habits):
                 return self._blob(request, what)
             case "referrers":
                 return self._referrers(request, name, what)
-        return self._tags(request, name)
+            case _:
+                return self._tags(request, name)
 
     def _refusal(self, request: Request) -> Reply | None:
         """The 401 of a request without the authorization that is wanted here."""

@@ -73,6 +73,10 @@ class Uploads:
                 return Reply(status=204)
             case "PATCH":
                 return self._patch(request, repository, name, session)
+            case _:
+                return self._put(request, name, session)
+
+    def _put(self, request: Request, name: str, session: _Session) -> Reply:
         if request.query.get("_state") != [_state(session)]:
             return _refuse(400, "BLOB_UPLOAD_INVALID")
         if 0 < self._habits.max_put < len(request.body):
@@ -117,7 +121,7 @@ class Uploads:
     def _place(self, repository: str, name: str) -> dict[str, str]:
         base = "" if self._habits.relative_locations else self.url
         state = _state(self._sessions[name]).replace("/", "%2F")
-        return {"Location": f"{base}/v2/{repository}/blobs/uploads/{name}?_state={state}"}
+        return {"Location": f"{base}{self._habits.upload_prefix}/v2/{repository}/blobs/uploads/{name}?_state={state}"}
 
 
 def _state(session: _Session) -> str:
