@@ -7,12 +7,13 @@ REGISTRY ?=
 PORT ?= 5000
 SCENARIO ?=
 EXCLUSIVE ?=
+FUZZ_SECONDS ?= 60
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # A Python newer than any we locked for takes the newest lock.
 REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast compat locks locks-check images repro golden demo registry registry-stop bench requirements clean
+.PHONY: help setup check test test-fast compat locks locks-check images repro fuzz golden demo registry registry-stop bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -61,6 +62,9 @@ images: setup ## build every image into the store
 repro: setup ## build ENV twice: other directory, umask, uid, TZ, locale; compare digests
 	@tools/install-system-packages fetch
 	tools/repro $(ENV)
+
+fuzz: setup ## damaged wheels, debs, tars and zstd frames for FUZZ_SECONDS (60); crashes into .cache/fuzz
+	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 golden: setup ## rewrite golden files; review the diff by hand
 	ENVBUILDER_GOLDEN=write $(BIN)/pytest -q tests/golden
