@@ -1,8 +1,10 @@
 """A mounted image is the image: every way of mounting, whatever is read, twice at once, until unmounted."""
 
 import hashlib
+import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from random import Random
 
@@ -123,6 +125,23 @@ def test_a_mount_stays_until_it_is_unmounted(node):
     assert list(directory.iterdir()) == []
     with pytest.raises(NotMounted):
         unmount(directory, node.settings.state_dir)
+
+
+def test_a_dry_run_of_unmount_ends_nothing_and_refuses_what_is_not_mounted(node):
+    directory = node.folder / "here"
+    directory.mkdir()
+    words = [sys.executable, "-m", "envbuilder", "unmount", str(directory), "--dry-run", "--json"]
+    environ = {**os.environ, "ENVBUILDER_STATE": str(node.settings.state_dir)}
+    before = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+    mount(node.image, node.source, node.settings, directory)
+    during = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+    still = (directory / "data/small").read_text()
+    unmount(directory, node.settings.state_dir)
+
+    assert (before.returncode, during.returncode) == (2, 0)
+    assert "nothing is mounted there" in before.stderr
+    assert json.loads(during.stdout) == {"directory": str(directory)}
+    assert still == "small\n"
 
 
 def test_a_mount_in_use_is_not_unmounted_unless_forced(node):
