@@ -12,9 +12,10 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.project import lock_machine, read_lock
+from envbuilder.lock.changes import changes
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import dump
-from envbuilder.lock.make import changes, make_lock
+from envbuilder.lock.make import make_lock
 from envbuilder.lock.model import Lock
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec

@@ -101,7 +101,7 @@ def build_image(
 
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
-    _check_overlaps([each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
+    _check_overlaps(locks[-1], [each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
     image = _assemble(locks[-1], layers)
     for what, data in image.blobs.items():
         store.push(what, partial(io.BytesIO, data))
@@ -122,7 +122,9 @@ def _assemble(lock: Lock, layers: Sequence[Layer]) -> Image:
     )
 
 
-def _check_overlaps(plans: Sequence[WheelPlan], layers: Mapping[str, Layer], artifacts: ArtifactSource) -> None:
+def _check_overlaps(
+    lock: Lock, plans: Sequence[WheelPlan], layers: Mapping[str, Layer], artifacts: ArtifactSource
+) -> None:
     """Within a layer its own plan checked; across layers the paths that were written tell whom to compare."""
     owners: dict[str, WheelPlan] = {}
     suspects: dict[str, WheelPlan] = {}
@@ -133,5 +135,6 @@ def _check_overlaps(plans: Sequence[WheelPlan], layers: Mapping[str, Layer], art
                 if other is not each:
                     suspects[each.id], suspects[other.id] = each, other
     if suspects:
-        wheels = [wheel for each in suspects.values() for wheel in each.wheels]
+        here = {wheel.digest for wheel in lock.wheels}  # what a child hides of its parent is in no one's way
+        wheels = [wheel for each in suspects.values() for wheel in each.wheels if wheel.digest in here]
         check_wheels(wheels, artifacts, plans[0].compilation.python)

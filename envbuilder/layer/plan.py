@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from envbuilder.digest import Digest, canonical_json
+from envbuilder.errors import SpecError
 from envbuilder.layer.claims import check_conflicts
 from envbuilder.layer.computed import COMPUTED_VERSION, computed_entries
 from envbuilder.layer.deb import deb_entries
@@ -22,10 +23,12 @@ from envbuilder.layer.frames import COMPRESSOR
 from envbuilder.layer.interpreter import InterpreterPackages, interpreter_packages, unpack_interpreter
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
 from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
+from envbuilder.layer.removal import RemovalPlan, removal_plan
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.tree import Entry, Placed
 from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims, wheel_entries
 from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, Wheel
+from envbuilder.lock.partition import REMOVED
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci.platform import Platform
 
@@ -33,6 +36,10 @@ from envbuilder.oci.platform import Platform
 DEB_WRITER = "deb/1"
 #: Id of the computed layer of environment ``x`` is ``x/top``.
 TOP = "/top"
+
+
+class ForeignBase(SpecError):
+    """An environment stands on a system that envbuilder does not make: it has a lock, and no image yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,25 +196,41 @@ class GroundedTop:
                 yield Entry(path=path, mode=placed.mode, uid=placed.uid, gid=placed.gid, xattrs=placed.xattrs)
 
 
-AnyPlan: TypeAlias = DebPlan | WheelPlan | TopPlan
+AnyPlan: TypeAlias = DebPlan | WheelPlan | RemovalPlan | TopPlan
 
 
 def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
-    """The layers of the last of ``locks``, base first; the others are what it extends, the root first."""
+    """The layers of the last of ``locks``, base first; the others are what it extends, the root first.
+
+    Raises:
+        ForeignBase: its base is not made here.
+    """
     # A lock is sorted already; that a plan does not depend on it must not rest on that.
     by_name = {each.name: _ordered(each) for each in locks}
     lock = by_name[locks[-1].name]
+    if lock.system:
+        raise ForeignBase(
+            f"{lock.name}: its base is {lock.system.name} with Python {lock.system.interpreter}, which envbuilder does "
+            "not make",
+            hint="Install its wheels in an image of that system, or declare a Debian suite as its base.",
+        )
     compilation = Compilation(
         python=lock.python, platform=lock.platform, packages=interpreter_packages(lock.debs, lock.python)
     )
     plans: list[AnyPlan] = []
     for layer in lock.layers:
+        # A parent's layer is as the parent's lock says: a child may have hidden a package of it.
+        owner = by_name[layer.partition("/")[0]]
         if layer.endswith(TOP):
             below = tuple(each.key for each in plans)
-            plans.append(TopPlan(id=layer, lock=by_name[layer.removesuffix(TOP)], below=below))
+            plans.append(TopPlan(id=layer, lock=owner, below=below))
             continue
-        debs = tuple(deb for deb in lock.debs if deb.layer == layer)
-        wheels = tuple(wheel for wheel in lock.wheels if wheel.layer == layer)
+        if layer.endswith(REMOVED):
+            assert owner.parent is not None
+            plans.append(removal_plan(layer, owner, by_name[owner.parent.name]))
+            continue
+        debs = tuple(deb for deb in owner.debs if deb.layer == layer)
+        wheels = tuple(wheel for wheel in owner.wheels if wheel.layer == layer)
         if debs:
             plans.append(DebPlan(id=layer, debs=debs, compilation=compilation))
         else:

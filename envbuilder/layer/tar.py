@@ -104,7 +104,7 @@ def _tree(entries: Iterable[Entry]) -> dict[str, Entry]:
         path = entry.path
         if entry_path(path, source="tar") != path:
             raise UnsafePath(f"tar: want a canonical path, got {path!r}")
-        if path.rpartition("/")[2].startswith(_WHITEOUT):
+        if path.rpartition("/")[2].startswith(_WHITEOUT) and not entry.whiteout:
             raise UnsafePath(f"tar: {path!r} would hide files of the layers below (OCI whiteout)")
         if entry.is_symlink and (not entry.link or "\0" in entry.link or len(encode(entry.link)) > _LINK_MAX):
             raise BrokenEntry(f"tar: {path!r} is a symbolic link to {entry.link[:200]!r}, which is no path")

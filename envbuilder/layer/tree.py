@@ -28,6 +28,8 @@ class Entry:
     device: (major, minor) of a character or block device.
     xattrs: (full name, value), sorted by name.
     open: a fresh stream each call, the same bytes each time; None unless a regular file with data.
+    whiteout: whether it hides what the layers below have (its name then begins with ``.wh.``). No
+        artefact's entry does; a plan that means it says so.
     """
 
     path: str
@@ -39,6 +41,7 @@ class Entry:
     device: tuple[int, int] = (0, 0)
     xattrs: tuple[tuple[str, bytes], ...] = ()
     open: Callable[[], BinaryIO] | None = None
+    whiteout: bool = False
 
     @property
     def is_directory(self) -> bool:
@@ -62,6 +65,12 @@ def directory(path: str, mode: int = 0o755) -> Entry:
 def symlink(path: str, target: str) -> Entry:
     """A symbolic link owned by root; its mode is 0777, as on Linux."""
     return Entry(path=path, mode=SYMLINK | 0o777, link=target)
+
+
+def whiteout(path: str) -> Entry:
+    """What hides ``path`` of the layers below (OCI image-spec 1.1 layer.md, "Whiteouts")."""
+    parent, _, name = path.rpartition("/")
+    return Entry(path=f"{parent}/.wh.{name}" if parent else f".wh.{name}", mode=FILE | 0o644, whiteout=True)
 
 
 def file(path: str, data: bytes, mode: int = 0o644) -> Entry:

@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 from envbuilder.digest import Digest, InvalidDigest
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.lock.model import (
+    Changed,
     CudaAxis,
     Deb,
+    ForeignSystem,
     Interpreter,
     Lock,
     LockedFile,
     Parent,
     Partition,
+    Substitution,
     Wheel,
 )
 from envbuilder.oci.platform import Platform
@@ -62,22 +65,31 @@ def dump(lock: Lock) -> bytes:
     ]
     if lock.start:
         lines += _array("start", map(_value, lock.start))
+    if lock.allow_scripts:
+        lines += _pairs(**{"allow-scripts": lock.allow_scripts})
     lines += ["", "[python]", *_pairs(version=lock.python.version, tag=lock.python.tag)]
     lines += ["", "[partition]"]
     lines += _pairs(**{"threshold": lock.partition.threshold, "wheel-buckets": lock.partition.wheel_buckets})
     lines += _pairs(**{"deb-buckets": lock.partition.deb_buckets})
     if lock.parent:
         lines += ["", "[parent]", *_pairs(name=lock.parent.name, lock=str(lock.parent.lock_digest))]
+        lines += _array("changed", map(_changed_line, lock.parent.changed)) if lock.parent.changed else []
+    if lock.system:
+        lines += ["", "[system]", *_pairs(name=lock.system.name, interpreter=lock.system.interpreter)]
+        lines += _pairs(image=lock.system.image) if lock.system.image else []
     if lock.cuda:
         lines += ["", "[cuda]"]
         lines += _pairs(**{"toolkit": lock.cuda.toolkit, "minimum-driver": lock.cuda.minimum_driver})
         lines += _pairs(accelerators=lock.cuda.accelerators)
+        lines += _pairs(twice=lock.cuda.twice) if lock.cuda.twice else []
     if lock.env:
         lines += ["", "[env]", *_pairs(**dict(sorted(lock.env.items())))]
     lines += ["", "[content]", *_array("wheels", map(_wheel_line, lock.wheels))]
     lines += _array("debs", map(_deb_line, lock.debs))
     if lock.files:
         lines += _array("files", map(_file_line, lock.files))
+    if lock.substitutions:
+        lines += _array("substitutions", map(_substitution_line, lock.substitutions))
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -104,6 +116,15 @@ def _file_line(file: LockedFile) -> str:
     )
 
 
+def _changed_line(changed: Changed) -> str:
+    fields: dict[str, object] = {"name": changed.name, "before": changed.before, "after": changed.after}
+    return _inline({**fields, "coupled": True} if changed.coupled else fields)
+
+
+def _substitution_line(each: Substitution) -> str:
+    return _inline({"name": each.name, "wanted": each.wanted, "got": each.got, "reason": each.reason})
+
+
 def _pairs(**pairs: object) -> list[str]:
     return [f"{key} = {_value(value)}" for key, value in pairs.items()]
 
@@ -117,6 +138,8 @@ def _inline(fields: Mapping[str, object]) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int):
         return str(value)
     if isinstance(value, tuple):
@@ -157,7 +180,7 @@ class _Table:
 
     def take(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
         value = self.values.pop(key, default)
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidLock(f"{self.path}{key}: want {kind.__name__}, got {type(value).__name__}")
         return value
 
@@ -229,6 +252,11 @@ def _lock(top: _Table) -> Lock:
         wheels=tuple(_wheel(table) for table in content.tables("wheels")),
         debs=tuple(_deb(table) for table in content.tables("debs")),
         files=tuple(_file(table) for table in content.tables("files")) if "files" in content.values else (),
+        system=_system(top.table("system")) if "system" in top.values else None,
+        allow_scripts=top.texts("allow-scripts") if "allow-scripts" in top.values else (),
+        substitutions=tuple(_substitution(table) for table in content.tables("substitutions"))
+        if "substitutions" in content.values
+        else (),
     )
     content.end(None)
     _check(lock)
@@ -236,7 +264,42 @@ def _lock(top: _Table) -> Lock:
 
 
 def _parent(table: _Table) -> Parent:
-    return table.end(Parent(name=table.take("name", str), lock_digest=table.digest("lock")))
+    changed = [_changed(each) for each in table.tables("changed")] if "changed" in table.values else []
+    return table.end(
+        Parent(name=table.take("name", str), lock_digest=table.digest("lock"), changed=tuple(changed)),
+    )
+
+
+def _changed(table: _Table) -> Changed:
+    return table.end(
+        Changed(
+            name=table.take("name", str),
+            before=table.take("before", str),
+            after=table.take("after", str),
+            coupled=table.take("coupled", bool, False),
+        )
+    )
+
+
+def _system(table: _Table) -> ForeignSystem:
+    return table.end(
+        ForeignSystem(
+            name=table.take("name", str),
+            interpreter=table.take("interpreter", str),
+            image=table.take("image", str, ""),
+        )
+    )
+
+
+def _substitution(table: _Table) -> Substitution:
+    return table.end(
+        Substitution(
+            name=table.take("name", str),
+            wanted=table.take("wanted", str),
+            got=table.take("got", str),
+            reason=table.take("reason", str),
+        )
+    )
 
 
 def _cuda(table: _Table) -> CudaAxis:
@@ -245,6 +308,7 @@ def _cuda(table: _Table) -> CudaAxis:
             toolkit=table.take("toolkit", str),
             minimum_driver=table.take("minimum-driver", str),
             accelerators=table.texts("accelerators"),
+            twice=table.texts("twice") if "twice" in table.values else (),
         )
     )
 

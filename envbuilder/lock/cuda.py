@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from envbuilder.errors import SpecError
-from envbuilder.lock.model import CudaAxis, Wheel
+from envbuilder.lock.model import CudaAxis, Deb, Wheel
 from envbuilder.spec.model import Cuda
 
 #: CUDA major -> oldest Linux driver that runs every toolkit of it by minor-version compatibility
@@ -16,6 +16,10 @@ _MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 #: Wheels whose version is the toolkit's, best first: CUDA 13 names have no suffix.
 _RUNTIME = re.compile(r"(?:nvidia-cuda-runtime|cuda-toolkit)(?:-cu[0-9]+)?\Z")
 _SUFFIX = re.compile(r"-cu(?:da)?([0-9]{2})(?:x)?\Z")
+#: Debian's names of CUDA libraries: libcudart12, libcublas12, libcudnn9-cuda-12.
+_DEB = re.compile(
+    r"lib(cudart|cublas|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink|nvrtc|nvshmem)"
+)
 _LOCAL = re.compile(r"\+cu(?:\.)?([0-9]{2})[0-9.]")
 
 
@@ -27,19 +31,36 @@ class CudaTwice(SpecError):
     """The wheels bring two CUDAs: the image would be gigabytes larger and load whichever comes first."""
 
 
-def cuda_axis(declared: Cuda | None, wheels: Sequence[Wheel], *, inherited: CudaAxis | None = None) -> CudaAxis | None:
+def cuda_constraints(declared: Cuda | None) -> tuple[str, ...]:
+    """Limits that let the resolver choose builds of torch, jax and the like for the ``declared`` toolkit only."""
+    if declared is None:
+        return ()
+    major = declared.toolkit.split(".")[0]
+    names = ("cuda-toolkit", "nvidia-cuda-runtime", f"nvidia-cuda-runtime-cu{major}")
+    return tuple(f"{name}=={declared.toolkit}.*" for name in names)
+
+
+def cuda_axis(
+    declared: Cuda | None, wheels: Sequence[Wheel], *, debs: Sequence[Deb] = (), inherited: CudaAxis | None = None
+) -> CudaAxis | None:
     """What ``wheels`` bring, held against what is ``declared``; None when neither has CUDA.
 
     Args:
         declared: the environment's [cuda].
         wheels: all wheels of the image.
+        debs: all Debian packages of the image.
         inherited: the parent's axis; gives driver and accelerators where nothing is declared.
 
     Raises:
         CudaMismatch, CudaTwice: see there.
     """
-    _refuse_two(wheels)
-    toolkits = {".".join(wheel.version.split(".")[:2]): wheel for wheel in wheels if _RUNTIME.match(wheel.name)}
+    allowed = declared.allow_twice if declared else ()
+    twice = _twice(wheels, debs, allowed)
+    toolkits = {
+        ".".join(wheel.version.split(".")[:2]): wheel
+        for wheel in wheels
+        if _RUNTIME.match(wheel.name) and _library(wheel.name) not in allowed
+    }
     if not toolkits:
         if declared:
             raise CudaMismatch(
@@ -65,22 +86,42 @@ def cuda_axis(declared: Cuda | None, wheels: Sequence[Wheel], *, inherited: Cuda
         raise CudaMismatch(
             f"cuda.minimum-driver: unknown for toolkit {toolkit}", hint="Declare cuda.minimum-driver in env.toml."
         )
-    return CudaAxis(toolkit=toolkit, minimum_driver=driver, accelerators=accelerators)
+    return CudaAxis(toolkit=toolkit, minimum_driver=driver, accelerators=accelerators, twice=twice)
 
 
-def _refuse_two(wheels: Iterable[Wheel]) -> None:
+def _library(name: str) -> str:
+    return _SUFFIX.sub("", name)
+
+
+def _twice(wheels: Iterable[Wheel], debs: Iterable[Deb], allowed: Collection[str]) -> tuple[str, ...]:
+    """Names of packages that bring a library a second time, as ``allowed``.
+
+    Raises:
+        CudaTwice: there are others, or two majors.
+    """
     majors: dict[str, list[str]] = {}
     libraries: dict[str, list[str]] = {}
     for wheel in wheels:
+        library = _library(wheel.name)
         if wheel.name.startswith("nvidia-"):
-            libraries.setdefault(_SUFFIX.sub("", wheel.name), []).append(wheel.name)
+            libraries.setdefault(library, []).append(wheel.name)
         match = _SUFFIX.search(wheel.name) or _LOCAL.search(wheel.version)
         major = match.group(1) if match else wheel.version.split(".")[0] if _RUNTIME.match(wheel.name) else ""
-        if major:
+        if major and library not in allowed:
             majors.setdefault(major, []).append(wheel.name)
-    for library, names in libraries.items():
-        if len(names) > 1:
-            raise CudaTwice(f"cuda: {library} stands twice: {', '.join(names)}", hint="Keep the one for your toolkit.")
+    for deb in debs:
+        if match := _DEB.match(deb.name):
+            library = f"nvidia-{'cuda-runtime' if match[1] == 'cudart' else match[1]}"
+            if library in libraries:
+                libraries[library].append(f"{deb.name} (Debian)")
+    found = {library: names for library, names in libraries.items() if len(names) > 1}
+    for library, names in found.items():
+        if library not in allowed:
+            raise CudaTwice(
+                f"cuda: {library} stands twice: {', '.join(names)}",
+                hint=f'Keep the one for your toolkit, or set cuda.allow-twice = ["{library}"].',
+            )
     if len(majors) > 1:
         groups = "; ".join(f"CUDA {major}: {', '.join(names)}" for major, names in sorted(majors.items()))
         raise CudaTwice(f"cuda: two majors in one environment: {groups}", hint="Require builds for one CUDA only.")
+    return tuple(sorted(name for names in found.values() for name in names))

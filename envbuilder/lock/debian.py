@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -42,7 +42,7 @@ Dir::Etc::main "/dev/null";
 Dir::Etc::parts "{root}/empty";
 Dir::Etc::sourcelist "{root}/sources.list";
 Dir::Etc::sourceparts "{root}/empty";
-Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferences "{root}/preferences";
 Dir::Etc::preferencesparts "{root}/empty";
 Dir::Etc::trusted "/dev/null";
 Dir::Etc::trustedparts "{root}/empty";
@@ -76,6 +76,10 @@ class UnknownDebianPackage(SpecError):
     """The suite has no package of that name for the platform."""
 
 
+class ParentMoved(SpecError):
+    """A child needs Debian packages beside the parent's, and the archive has moved on since the parent was locked."""
+
+
 class UnsatisfiableDebs(SpecError):
     """apt finds no set of packages that fulfils all dependencies."""
 
@@ -98,6 +102,7 @@ def resolve_debs(
     runner: Runner,
     environment: Mapping[str, str],
     root: Path = Path("/"),
+    keep: Sequence[Deb] = (),
 ) -> tuple[Deb, ...]:
     """Every package of ``base``: the Essential set, the named ones and what they need, sorted; no layers yet.
 
@@ -108,8 +113,10 @@ def resolve_debs(
         runner: starts apt.
         environment: variables for apt.
         root: the host's file system.
+        keep: packages that must be in the answer as they are: the parent's.
 
     Raises:
+        ParentMoved: the archive no longer has one of ``keep``, or the rest needs another version of it.
         UnknownSuite, UnknownDebianPackage, UnsatisfiableDebs: the declaration asks for what is not there.
         UntrustedArchive, ArchiveUnavailable, NoKeyring: the archive or this host is at fault.
     """
@@ -118,10 +125,24 @@ def resolve_debs(
         raise NoKeyring(f"{root / _KEYRINGS[0]}: not found")
     with tempfile.TemporaryDirectory(prefix="envbuilder-apt-") as folder:
         apt = _Apt(Path(folder), platform, runner, environment)
-        apt.configure(_sources(base.suite, archives, keyring))
+        apt.configure(_sources(base.suite, archives, keyring), _preferences(keep))
         apt.update(base.suite)
         uris = apt.select(base, platform)
-        return tuple(sorted(apt.describe(uris, archives), key=lambda deb: deb.name))
+        found = {deb.name: deb for deb in apt.describe(uris, archives)}
+        for deb in keep:
+            if (now := found.get(deb.name)) is None or now.digest != deb.digest:
+                raise ParentMoved(
+                    f"base.packages: the parent has {deb.name} {deb.version}, the archive gives "
+                    f"{now.version if now else 'none'}",
+                    hint="Lock the parent anew with --upgrade, then this environment.",
+                )
+        kept = {deb.name: deb for deb in keep}
+        return tuple(kept.get(name, found[name]) for name in sorted(found))
+
+
+def _preferences(keep: Sequence[Deb]) -> str:
+    """apt_preferences(5): above 1000, also when a newer version is there."""
+    return "".join(f"Package: {deb.name}\nPin: version {deb.version}\nPin-Priority: 1001\n\n" for deb in keep)
 
 
 def _sources(suite: str, archives: Mapping[str, str], keyring: Path) -> str:
@@ -142,7 +163,7 @@ class _Apt:
     def run(self, *argv: str, check: bool = True) -> Completed:
         return self.runner(argv, env=self.environment, cwd=self.folder, check=check, timeout_s=_TIMEOUT_S)
 
-    def configure(self, sources: str) -> None:
+    def configure(self, sources: str, preferences: str) -> None:
         # The host's proxies are read before our configuration hides the host's.
         try:
             proxies = self.run("apt-config", "dump", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https").stdout
@@ -153,6 +174,7 @@ class _Apt:
             (self.folder / name).mkdir(parents=True)
         (self.folder / "status").touch()
         (self.folder / "sources.list").write_text(sources)
+        (self.folder / "preferences").write_text(preferences)
         (self.folder / "apt.conf").write_text(self.configuration + proxies.decode())
         self.environment["APT_CONFIG"] = str(self.folder / "apt.conf")
 

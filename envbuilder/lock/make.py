@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 from envbuilder.lock.archives import find_archives
+from envbuilder.lock.builds import Builds
+from envbuilder.lock.changes import changed
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest
-from envbuilder.lock.cuda import cuda_axis
+from envbuilder.lock.cuda import cuda_axis, cuda_constraints
 from envbuilder.lock.debian import resolve_debs, upstream_version
 from envbuilder.lock.download import Http, fetch_size, headers_for, http_pool
-from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, LockedFile, Parent, Wheel
+from envbuilder.lock.model import Deb, ForeignSystem, Interpreter, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
-from envbuilder.lock.python import PythonTarget, Uv, resolve_wheels
-from envbuilder.lock.settings import Indexes
+from envbuilder.lock.python import resolve_wheels
+from envbuilder.lock.settings import Indexes, folder_of, is_folder
+from envbuilder.lock.uv import PythonTarget, Uv
+from envbuilder.lock.wanted import Wanted, substitutions, wanted
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import Runner
 from envbuilder.spec.model import Base, EnvSpec
@@ -33,7 +38,7 @@ class UnknownIndex(SpecError):
 
 
 class UnknownUpgrade(SpecError):
-    """A package to upgrade is not in the lock, or is the parent's to upgrade."""
+    """A package to upgrade is not in the lock."""
 
 
 class PlatformNotDeclared(SpecError):
@@ -45,6 +50,8 @@ class Machine:
     """This machine's configuration, as far as locking needs it (decision 10).
 
     environment: variables for uv and apt.
+    bytes_of: fetches the file at an address with these headers: its digest and size, None when it cannot be had.
+    distrust: whether files of other indexes than the default one are fetched and hashed when they are new.
     indexes: Python indexes by role, from ``read_python_indexes``.
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
     """
@@ -54,6 +61,8 @@ class Machine:
     indexes: Indexes
     mirrors: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
+    bytes_of: Callable[[str, Mapping[str, str]], tuple[Digest, int] | None] = lambda _url, _headers: None
+    distrust: bool = False
 
 
 def make_lock(
@@ -90,21 +99,18 @@ def make_lock(
     if spec.extends and (parent is None or parent.name != spec.extends):
         raise SpecError(f"{spec.name}: extends {spec.extends!r}, which has no lock", hint=f"Lock {spec.extends} first.")
     named = {canonicalize_name(package) for package in upgrade_packages}
-    _check_upgrades(spec, named, existing, parent)
+    _check_upgrades(spec, named, existing)
     if existing and not upgrade and not named and not stale_reasons(spec, platform, existing, parent):
         return existing
-    debs = _debs(spec, platform, machine, None if upgrade else existing, parent)
+    before = None if upgrade else existing
+    debs = _debs(spec, platform, machine, before, parent)
     python, target = _target(spec, platform, debs, parent)
-    wheels = resolve_wheels(
-        spec.requires,
-        target,
-        constraints=spec.constraints,
-        preferred=() if upgrade or not existing else [w for w in existing.wheels if w.name not in named],
-        fixed=parent.wheels if parent else (),
-        uv=_uv(spec, machine),
-    )
-    cuda = cuda_axis(spec.cuda, wheels, inherited=parent.cuda if parent else None)
+    uv = _uv(spec, machine)
+    want = _wanted(spec, target, parent, machine)
+    wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, named), uv=uv)
+    cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
+    system = spec.base.system if spec.base else None
     return Lock(
         name=spec.name,
         version=spec.version,
@@ -112,7 +118,7 @@ def make_lock(
         spec_digest=spec.digest,
         python=python,
         suite=parent.suite if parent else spec.base.suite if spec.base else "",
-        base=parent.base if parent else _packages(spec),
+        base=_packages(spec, parent),
         glibc=target.glibc,
         layers=assignment.layers,
         wheels=assignment.wheels,
@@ -122,41 +128,79 @@ def make_lock(
         env={**(parent.env if parent else {}), **spec.env},
         start=spec.start,
         cuda=cuda,
-        parent=Parent(name=parent.name, lock_digest=digest(parent)) if parent else None,
+        parent=_parent(parent, wheels) if parent else None,
+        system=ForeignSystem(name=system.name, interpreter=system.interpreter, image=system.image)
+        if system
+        else parent.system
+        if parent
+        else None,
+        allow_scripts=_allowed(spec, parent),
+        substitutions=substitutions(spec, want, wheels),
     )
 
 
-def _check_upgrades(spec: EnvSpec, named: Collection[str], existing: Lock | None, parent: Lock | None) -> None:
-    if inherited := sorted({*named} & {wheel.name for wheel in parent.wheels} if parent else ()):
-        raise UnknownUpgrade(
-            f"{spec.name}: {', '.join(inherited)} comes from the parent {spec.extends!r}",
-            hint=f"Run: envbuilder lock {spec.extends} --upgrade-package {inherited[0]}",
-        )
+def _parent(parent: Lock, wheels: Sequence[Wheel]) -> Parent:
+    return Parent(name=parent.name, lock_digest=digest(parent), changed=changed(parent.wheels, wheels))
+
+
+def _allowed(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:
+    own = spec.base.allow_scripts if spec.base else ()
+    return tuple(sorted({*own, *(parent.allow_scripts if parent else ())}))
+
+
+def _preferred(existing: Lock | None, parent: Lock | None, named: Collection[str]) -> list[Wheel]:
+    """Wheels to keep: the parent's, and before them those that the existing lock chose for itself."""
+    inherited = [wheel for wheel in parent.wheels if wheel.name not in named] if parent else []
+    own = [wheel for wheel in existing.wheels if wheel.name not in named] if existing else []
+    if existing and parent:
+        own = [wheel for wheel in own if wheel.layer.startswith(f"{existing.name}/")]
+    return [*inherited, *own]
+
+
+def _wanted(spec: EnvSpec, target: PythonTarget, parent: Lock | None, machine: Machine) -> Wanted:
+    builds = Builds(http=Http(pool=http_pool(machine.environment), wait=lambda _: None), indexes=machine.indexes.all)
+    want = wanted(spec, lambda role, name, version: builds.missing(role, name, version, target))
+    inherited = [wheel.name for wheel in parent.wheels if wheel.name not in want.excluded] if parent else []
+    return replace(
+        want,
+        requires=tuple(dict.fromkeys((*want.requires, *inherited))),
+        constraints=(*want.constraints, *cuda_constraints(spec.cuda)),
+    )
+
+
+def _check_upgrades(spec: EnvSpec, named: Collection[str], existing: Lock | None) -> None:
     if unknown := sorted({*named} - {wheel.name for wheel in existing.wheels} if existing else ()):
         raise UnknownUpgrade(f"{spec.name}: not in the lock: {', '.join(unknown)}")
 
 
-def _packages(spec: EnvSpec) -> tuple[str, ...]:
+def _packages(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:
+    """Debian packages asked for by name, the parent's included."""
+    if spec.base and spec.base.system:
+        return ()
     named = spec.base.packages if spec.base else ()
-    return tuple(sorted({*named, f"python{spec.python}"}))
+    return tuple(sorted({*named, *(parent.base if parent else [f"python{spec.python}"])}))
 
 
 def _debs(
     spec: EnvSpec, platform: Platform, machine: Machine, existing: Lock | None, parent: Lock | None
 ) -> tuple[Deb, ...]:
-    if parent:
-        return parent.debs
-    assert spec.base is not None
-    packages = _packages(spec)
-    if existing and (existing.suite, existing.base, existing.platform) == (spec.base.suite, packages, platform):
-        return existing.debs
+    packages = _packages(spec, parent)
+    suite = parent.suite if parent else spec.base.suite if spec.base else ""
+    inherited = parent.debs if parent else ()
+    if not suite or (parent and packages == parent.base):
+        return inherited
+    if existing and (existing.suite, existing.base, existing.platform) == (suite, packages, platform):
+        there = {deb.digest for deb in existing.debs}
+        if all(deb.digest in there for deb in inherited):
+            return existing.debs
     return resolve_debs(
-        Base(suite=spec.base.suite, packages=packages),
+        Base(suite=suite, packages=packages),
         platform,
         archives=find_archives(machine.mirrors, root=machine.root),
         runner=machine.runner,
         environment=machine.environment,
         root=machine.root,
+        keep=inherited,
     )
 
 
@@ -164,27 +208,38 @@ def _target(
     spec: EnvSpec, platform: Platform, debs: Sequence[Deb], parent: Lock | None
 ) -> tuple[Interpreter, PythonTarget]:
     version = parent.python.version if parent else spec.python
-    versions = {deb.name: upstream_version(deb.version) for deb in debs}
-    full_version, glibc = versions.get(f"python{version}", ""), versions.get("libc6", "")
+    python = Interpreter(version=version, tag="cp" + version.replace(".", ""))
+    if spec.base and spec.base.system:
+        full_version, glibc = spec.base.system.interpreter, spec.base.system.glibc
+    elif parent and parent.system:
+        full_version, glibc = parent.system.interpreter, parent.glibc
+    else:
+        versions = {deb.name: upstream_version(deb.version) for deb in debs}
+        full_version, glibc = versions.get(f"python{version}", ""), versions.get("libc6", "")
     if not full_version or not glibc:
         missing = f"python{version}" if glibc else "libc6"
-        raise NoInterpreter(f"{spec.name}: the Debian packages bring no {missing}")
-    python = Interpreter(version=version, tag="cp" + version.replace(".", ""))
+        raise NoInterpreter(
+            f"{spec.name}: the Debian packages bring no {missing}",
+            hint="Name a suite that has this Python, or declare a base.system that brings it.",
+        )
     return python, PythonTarget(python=python, full_version=full_version, platform=platform, glibc=glibc)
 
 
 def _uv(spec: EnvSpec, machine: Machine) -> Uv:
-    if missing := [role for role in spec.extra_indexes if role not in machine.indexes.all]:
+    roles = {*spec.extra_indexes, *spec.sources.values()}
+    if missing := sorted(role for role in roles if role not in machine.indexes.all):
         raise UnknownIndex(
-            f"{spec.name}: extra-indexes: no index is configured for {', '.join(missing)}",
+            f"{spec.name}: no index is configured for {', '.join(missing)}",
             hint=f"Set indexes.{missing[0]} in envbuilder.toml, or name an index so in uv.toml.",
         )
     http = Http(pool=http_pool(machine.environment), wait=lambda _: None)
 
-    def size_of(url: str) -> int | None:
+    def headers(url: str) -> Mapping[str, str]:
         # Of the indexes' credentials, only those of the file's own origin are sent.
-        headers = [headers_for(url, index) for index in machine.indexes.all.values()]
-        return fetch_size(http, url, max(headers, key=len))
+        return max((headers_for(url, index) for index in machine.indexes.all.values()), key=len)
+
+    def size_of(url: str) -> int | None:
+        return folder_of(url).stat().st_size if is_folder(url) else fetch_size(http, url, headers(url))
 
     return Uv(
         runner=machine.runner,
@@ -192,6 +247,8 @@ def _uv(spec: EnvSpec, machine: Machine) -> Uv:
         indexes=machine.indexes,
         extra=spec.extra_indexes,
         size_of=size_of,
+        bytes_of=lambda url: machine.bytes_of(url, headers(url)),
+        distrust=machine.distrust,
     )
 
 
@@ -200,31 +257,3 @@ def _files(spec: EnvSpec) -> tuple[LockedFile, ...]:
     return tuple(
         LockedFile(source=rule.source, path=rule.path, mode=rule.mode, digest=rule.digest) for rule in spec.files
     )
-
-
-def changes(old: Lock | None, new: Lock) -> tuple[str, ...]:
-    """What a reader wants to know of ``new`` against ``old``: a line for each artefact, then the axes."""
-    lines = []
-    before, after = _by_name(old), _by_name(new)
-    for key in sorted(before.keys() | after.keys()):
-        was, now = before.get(key), after.get(key)
-        if was is None and now is not None:
-            lines.append(f"+ {key[1]} {now.version}")
-        elif now is None and was is not None:
-            lines.append(f"- {key[1]} {was.version}")
-        elif was and now and was.version != now.version:
-            lines.append(f"{key[1]} {was.version} -> {now.version}")
-        elif was and now and was.digest != now.digest:
-            lines.append(f"{key[1]} {now.version}: other file")
-    if old is not None:
-        for what in ("version", "suite", "glibc", "layers", "files", "env", "start", "cuda"):
-            if getattr(old, what) != getattr(new, what):
-                lines.append(f"{what} changed")
-        if not lines and replace(old, spec_digest=new.spec_digest, parent=new.parent) != old:
-            lines.append("declaration changed")
-    return tuple(lines)
-
-
-def _by_name(lock: Lock | None) -> dict[tuple[int, str], Artifact]:
-    artifacts: list[Artifact] = [*lock.wheels, *lock.debs] if lock else []
-    return {(0 if isinstance(artifact, Wheel) else 1, artifact.name): artifact for artifact in artifacts}

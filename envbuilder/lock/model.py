@@ -57,19 +57,59 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaAxis:
-    """CUDA as locked: the toolkit that the wheels bring and the oldest driver that runs it."""
+    """CUDA as locked: the toolkit that the wheels bring and the oldest driver that runs it.
+
+    twice: packages that stand beside the same library for another CUDA, because the declaration allows it.
+    """
 
     toolkit: str  # "13.2"
     minimum_driver: str
     accelerators: tuple[str, ...] = ()
+    twice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A Python package that the parent has at ``before`` and this image at ``after``; "" when it has it no more.
+
+    coupled: compiled packages are built against it (torch, numpy, CUDA): test what was built against ``before``.
+    """
+
+    name: str
+    before: str
+    after: str
+    coupled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The environment that this one extends, by name and lock digest."""
+    """The environment that this one extends, by name and lock digest, and what is not as it is there."""
 
     name: str
     lock_digest: Digest
+    changed: tuple[Changed, ...] = ()  # sorted by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitution:
+    """A package that was asked for as ``wanted`` and is here as ``got``: a version, a name and version, or ""."""
+
+    name: str
+    wanted: str
+    got: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignSystem:
+    """A system below the Python packages that no layer here makes: what it must be.
+
+    interpreter: full version of its Python. image: OCI reference by digest, or "".
+    """
+
+    name: str
+    interpreter: str
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +144,9 @@ class Lock:
     wheels, debs: sorted by name; every ``layer`` is an id of ``layers``. With a parent they
         hold its artefacts too: this is the full content of the image.
     env: variables of the image. start: commands whose start-up is traced.
+    system: what stands below instead of ``suite``, ``base`` and ``debs``, which are then empty.
+    allow_scripts: Debian packages whose maintainer scripts are unknown and taken to do nothing.
+    substitutions: what is not as it was asked for, sorted by name.
     """
 
     name: str
@@ -123,3 +166,6 @@ class Lock:
     cuda: CudaAxis | None = None
     parent: Parent | None = None
     partition: Partition = field(default_factory=Partition)
+    system: ForeignSystem | None = None
+    allow_scripts: tuple[str, ...] = ()
+    substitutions: tuple[Substitution, ...] = ()

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 from envbuilder.lock.model import Artifact, Deb, Lock, Partition, Wheel
 
@@ -37,7 +38,9 @@ _PURE_GROWTH = 22
 #: Buckets at most (build.md 4.2), and the bytes that are worth one: a small environment gets few layers.
 _MAX_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 16, 4, 3_000_000
 #: Ids with a meaning of their own, which a package of that name must not get.
-_RESERVED = re.compile(r"(?:top|wheels-[0-9]+|debs-[0-9]+)\Z")
+_RESERVED = re.compile(r"(?:top|removed|wheels-[0-9]+|debs-[0-9]+)\Z")
+#: Id of the layer of environment ``x`` that hides packages of the parent is ``x/removed``.
+REMOVED = "/removed"
 
 
 class TooManyLayers(SpecError):
@@ -65,7 +68,7 @@ def assign(
 ) -> Assignment:
     """Give every artefact of environment ``name`` to a layer.
 
-    An artefact that the parent has stays in the parent's layer; one that ``existing`` has, in its
+    An artefact that the parent has, the same bytes, stays in the parent's layer; one that ``existing`` has, in its
     layer there. The rest follows the rule of ``existing``, or one chosen from the sizes.
 
     Args:
@@ -79,15 +82,19 @@ def assign(
     Raises:
         TooManyLayers: the parent has so many that no rule keeps the limit.
     """
-    inherited = _layers_in(parent)
     artifacts: list[Artifact] = [*wheels, *debs]
+    theirs, there = _digests(parent), _layers_in(parent)
+    same = [key for artifact in artifacts if theirs.get(key := _key(artifact)) == artifact.digest]
+    inherited = {key: there[key] for key in same}
     own = [artifact for artifact in artifacts if _key(artifact) not in inherited]
+    # What the parent has and this image has not must be hidden by a layer of its own.
+    removed = (f"{name}{REMOVED}",) if len(inherited) < len(theirs) else ()
     kept = {key: layer for key, layer in _layers_in(existing).items() if layer.startswith(f"{name}/")}
     before = parent.layers if parent else ()
     limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
     for rule in _rules(existing.partition if existing else _rule(own), own, fixed_buckets=existing is not None):
         layers = inherited | _place(name, own, kept, rule)
-        if len({*before, *layers.values()}) + 1 <= limit:
+        if len({*before, *removed, *layers.values()}) + 1 <= limit:
             break
     else:
         if existing:  # better to move packages than to give no image
@@ -99,7 +106,13 @@ def assign(
     new_debs = {layers[_key(deb)] for deb in debs} - {*before}
     new_wheels = {layers[_key(wheel)] for wheel in wheels} - {*before}
     return Assignment(
-        layers=(*before, *sorted(new_debs, key=_buckets_first), *sorted(new_wheels, key=_buckets_last), f"{name}/top"),
+        layers=(
+            *before,
+            *removed,
+            *sorted(new_debs, key=_buckets_first),
+            *sorted(new_wheels, key=_buckets_last),
+            f"{name}/top",
+        ),
         wheels=tuple(sorted((replace(w, layer=layers[_key(w)]) for w in wheels), key=lambda wheel: wheel.name)),
         debs=tuple(sorted((replace(d, layer=layers[_key(d)]) for d in debs), key=lambda deb: deb.name)),
         partition=rule,
@@ -108,6 +121,11 @@ def assign(
 
 def _key(artifact: Artifact) -> tuple[str, str]:
     return ("deb" if isinstance(artifact, Deb) else "wheel", artifact.name)
+
+
+def _digests(lock: Lock | None) -> dict[tuple[str, str], Digest]:
+    artifacts: list[Artifact] = [*lock.wheels, *lock.debs] if lock else []
+    return {_key(artifact): artifact.digest for artifact in artifacts}
 
 
 def _layers_in(lock: Lock | None) -> dict[tuple[str, str], str]:

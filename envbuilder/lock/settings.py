@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from envbuilder.errors import SpecErrors
 from envbuilder.spec.toml import parse_toml
@@ -41,8 +41,18 @@ class Indexes:
         return roles.get(_plain(url))
 
 
+def is_folder(index: str) -> bool:
+    """Whether an index is a folder of wheels on this machine (uv's "flat" format), not an address."""
+    return index.startswith(("/", "file:"))
+
+
+def folder_of(index: str) -> Path:
+    """The folder that ``index``, for which ``is_folder`` holds, names."""
+    return Path(unquote(urlsplit(index).path) if index.startswith("file:") else index)
+
+
 def _plain(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", url).rstrip("/")
+    return str(folder_of(url)) if is_folder(url) else re.sub(r"//[^/@]*@", "//", url).rstrip("/")
 
 
 def python_indexes(

@@ -9,17 +9,16 @@ import datetime as dt
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from typing import Any, NoReturn, TypeVar
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from typing import NoReturn
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.oci.platform import Platform
+from envbuilder.oci.reference import RegistryReference, parse_reference
 from envbuilder.paths import UnsafePath, entry_path
-from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support
+from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support, System
+from envbuilder.spec.packages import ROLE, TextOf, pins, replaced, requirements, sources
+from envbuilder.spec.table import Table, kind_of
 from envbuilder.spec.toml import parse_toml
 
 #: An environment's name is a path component of references, folders and layer ids.
@@ -30,7 +29,9 @@ _PYTHON = re.compile(r"3\.(?:[1-9][0-9])\Z")
 _SUITE = re.compile(r"[a-z][a-z0-9.-]*\Z")
 #: Debian policy 5.6.7: package names.
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
-_ROLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+_FULL_PYTHON = re.compile(r"3\.[1-9][0-9]\.[0-9]+\Z")
+_GLIBC = re.compile(r"2\.[0-9]{1,3}\Z")
+_SYSTEM = re.compile(r"[a-z][a-z0-9.-]*\Z")
 _TOOLKIT = re.compile(r"[0-9]{2}(?:\.[0-9]+)?\Z")
 _DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}\Z")
 _CAPABILITY = re.compile(r"[0-9]+\.[0-9]+[af]?\Z")
@@ -39,11 +40,10 @@ _MODE = re.compile(r"0?[0-7]{3}\Z")
 #: Bytes of an env.toml; a larger one is no declaration.
 MAX_SIZE = 1 << 20
 
-_T = TypeVar("_T")
 DigestOf = Callable[[str], "Digest | None"]
 
 
-def parse(text: str, *, file: str, digest_of: DigestOf) -> EnvSpec:
+def parse(text: str, *, file: str, digest_of: DigestOf, text_of: TextOf = lambda _: None) -> EnvSpec:
     """The environment declared in ``text``.
 
     Args:
@@ -51,105 +51,44 @@ def parse(text: str, *, file: str, digest_of: DigestOf) -> EnvSpec:
         file: how messages call it.
         digest_of: the digest of a file of the environment's folder; None when there is none;
             raises SpecError when it may not be used.
+        text_of: the same for its text.
 
     Raises:
         SpecErrors: everything that is wrong with the file, each with its path in it.
     """
-    top = _Table(parse_toml(text, source=file), "", [])
-    spec = _environment(top, digest_of)
+    top = Table(parse_toml(text, source=file), "", [])
+    spec = _environment(top, digest_of, text_of)
     if top.problems:
         raise SpecErrors(file, top.problems)
     assert spec is not None
     return spec
 
 
-class _Table:
-    """One table of the document: takes keys out, notes problems under their path."""
-
-    def __init__(self, values: Mapping[str, Any], path: str, problems: list[str]) -> None:
-        self.values, self.path, self.problems = dict(values), path, problems
-        self.known: list[str] = []
-
-    def at(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def note(self, where: str, problem: str) -> None:
-        self.problems.append(f"{where}: {problem}" if where else problem)
-
-    def take(self, key: str, kind: type[_T], default: _T) -> _T:
-        self.known.append(key)
-        value = self.values.pop(key, default)
-        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-            return value
-        self.note(self.at(key), f"want {_KINDS[kind]}, got {_kind_of(value)}")
-        return default
-
-    def text(self, key: str, pattern: re.Pattern[str] | None = None, what: str = "", *, required: bool = False) -> str:
-        if required and key not in self.values:
-            self.note(self.at(key), "missing")
-        value = self.take(key, str, "")
-        if value and pattern and not pattern.match(value):
-            self.note(self.at(key), f"not {what}: {value!r}")
-            return ""
-        return value
-
-    def texts(self, key: str, pattern: re.Pattern[str] | None = None, what: str = "") -> tuple[str, ...]:
-        found = []
-        for where, value in self.items(key):
-            if not isinstance(value, str):
-                self.note(where, f"want a string, got {_kind_of(value)}")
-            elif pattern and not pattern.match(value):
-                self.note(where, f"not {what}: {value!r}")
-            else:
-                found.append(value)
-        return tuple(found)
-
-    def items(self, key: str) -> list[tuple[str, Any]]:
-        return [(f"{self.at(key)}[{at}]", value) for at, value in enumerate(self.take(key, list, []))]
-
-    def table(self, key: str) -> _Table | None:
-        if key not in self.values:
-            self.known.append(key)
-            return None
-        return _Table(self.take(key, dict, {}), self.at(key), self.problems)
-
-    def finish(self) -> None:
-        """Note every key that nobody took."""
-        for key in self.values:
-            close = get_close_matches(key.replace("_", "-"), self.known, n=1)
-            self.note(self.at(key), "unknown key" + (f"; did you mean {close[0]!r}?" if close else ""))
-
-
-_KINDS: Mapping[type, str] = {str: "a string", list: "an array", dict: "a table"}
-
-
-def _kind_of(value: object) -> str:
-    names = {bool: "a boolean", int: "an integer", float: "a float"}
-    return names.get(type(value)) or _KINDS.get(type(value)) or f"a {type(value).__name__}"
-
-
-def _environment(top: _Table, digest_of: DigestOf) -> EnvSpec | None:
+def _environment(top: Table, digest_of: DigestOf, text_of: TextOf) -> EnvSpec | None:
     name = top.text("name", NAME, "a name of lower-case letters, digits and inner '-'", required=True)
     version = top.text("version", _VERSION, "a version that can be a tag", required=True)
     extends = top.text("extends", NAME, "an environment's name")
     python = top.text("python", _PYTHON, "a Python version such as '3.13'")
-    base = _base(top.table("base"))
-    if extends and (base or python):
-        top.note("extends", "excludes [base] and 'python', which come from the parent")
+    base = _base(top.table("base"), python, extends)
+    if extends and (python or (base and (base.suite or base.system))):
+        top.note("extends", "excludes 'python', base.suite and base.system, which come from the parent")
     elif not extends and not (base and python):
         top.note("", "want either 'extends' or both 'python' and [base]")
     if extends and extends == name:
         top.note("extends", "an environment cannot extend itself")
     spec = {
         "cuda": _cuda(top.table("cuda")),
-        "requires": _requirements(top, "requires"),
-        "constraints": _requirements(top, "constraints"),
-        "extra_indexes": top.texts("extra-indexes", _ROLE, "an index role such as 'pytorch-cu130'"),
+        "requires": requirements(top, "requires"),
+        "constraints": requirements(top, "constraints"),
+        "extra_indexes": top.texts("extra-indexes", ROLE, "an index role such as 'pytorch-cu130'"),
         "files": _files(top, digest_of),
         "env": _variables(top),
         "start": _start(top.table("start")),
         "support": _support(top.table("support")),
         "platforms": _platforms(top),
+        "pins": pins(top.table("pins"), text_of),
+        "replaced": replaced(top.table("replace")),
+        "sources": sources(top.table("sources")),
     }
     top.finish()
     if top.problems:
@@ -157,55 +96,68 @@ def _environment(top: _Table, digest_of: DigestOf) -> EnvSpec | None:
     return EnvSpec(name=name, version=version, extends=extends, python=python, base=base, **spec)  # type: ignore[arg-type]
 
 
-def _base(table: _Table | None) -> Base | None:
+def _base(table: Table | None, python: str, extends: str) -> Base | None:
     if table is None:
         return None
-    suite = table.text("suite", _SUITE, "a Debian suite such as 'trixie'", required=True)
+    needed = not extends and "system" not in table.values
+    suite = table.text("suite", _SUITE, "a Debian suite such as 'trixie'", required=needed)
     packages = table.texts("packages", _PACKAGE, "a Debian package name")
+    scripts = table.texts("allow-scripts", _PACKAGE, "a Debian package name")
+    system = _system(table, python)
     table.finish()
-    return Base(suite=suite, packages=tuple(sorted(set(packages))))
+    if suite and system:
+        table.note(table.at("system"), "excludes base.suite")
+    if system and (packages or scripts):
+        table.note(table.at("system"), "excludes packages and allow-scripts: envbuilder does not make that system")
+    return Base(
+        suite=suite, packages=tuple(sorted(set(packages))), system=system, allow_scripts=tuple(sorted(set(scripts)))
+    )
 
 
-def _cuda(table: _Table | None) -> Cuda | None:
+def _system(table: Table, python: str) -> System | None:
+    needed = "system" in table.values
+    name = table.text("system", _SYSTEM, "a system such as 'ubuntu-24.04'")
+    interpreter = table.text("interpreter", _FULL_PYTHON, "a full version such as '3.12.3'", required=needed)
+    glibc = table.text("glibc", _GLIBC, "a version of glibc such as '2.39'", required=needed)
+    image = table.text("image")
+    if not needed:
+        for key, value in (("interpreter", interpreter), ("glibc", glibc), ("image", image)):
+            if value:
+                table.note(table.at(key), "goes with base.system only")
+        return None
+    if interpreter and python and not interpreter.startswith(f"{python}."):
+        table.note(table.at("interpreter"), f"want Python {python}, as 'python' says, got {interpreter}")
+    if image:
+        try:
+            reference = parse_reference(image)
+        except SpecError as error:
+            table.note(table.at("image"), str(error))
+        else:
+            if not isinstance(reference, RegistryReference) or reference.digest is None:
+                table.note(table.at("image"), f"want an image of a registry by digest, got {image!r}")
+    return System(name=name, interpreter=interpreter, glibc=glibc, image=image)
+
+
+def _cuda(table: Table | None) -> Cuda | None:
     if table is None:
         return None
     toolkit = table.text("toolkit", _TOOLKIT, "a CUDA toolkit version such as '13.2' or '13'", required=True)
     driver = table.text("minimum-driver", _DRIVER, "a driver version such as '580.65.06'")
     capabilities = table.texts("accelerators", _CAPABILITY, "a compute capability such as '9.0'")
+    twice = table.texts("allow-twice", _PACKAGE, "a library's name without its CUDA suffix")
     table.finish()
-    return Cuda(toolkit=toolkit, minimum_driver=driver, accelerators=capabilities)
+    return Cuda(
+        toolkit=toolkit, minimum_driver=driver, accelerators=capabilities, allow_twice=tuple(sorted(set(twice)))
+    )
 
 
-def _requirements(top: _Table, key: str) -> tuple[str, ...]:
-    found = set()
-    for where, value in top.items(key):
-        if not isinstance(value, str):
-            top.note(where, f"want a string, got {_kind_of(value)}")
-            continue
-        try:
-            requirement = Requirement(value)
-        except InvalidRequirement:
-            top.note(where, f"not a PEP 508 requirement: {value!r}")
-            continue
-        if requirement.url:
-            # A URL names a host and pins no bytes; an index role and a version do both jobs (decision 10).
-            top.note(where, f"want a version, not a URL, got {requirement.name!r} from a URL")
-            continue
-        if key == "constraints" and requirement.extras:
-            top.note(where, f"a constraint has no extras: {value!r}")
-            continue
-        requirement.name = canonicalize_name(requirement.name)
-        found.add(str(requirement))
-    return tuple(sorted(found))
-
-
-def _files(top: _Table, digest_of: DigestOf) -> tuple[FileRule, ...]:
+def _files(top: Table, digest_of: DigestOf) -> tuple[FileRule, ...]:
     rules: dict[str, FileRule] = {}
     for where, value in top.items("files"):
         if not isinstance(value, dict):
-            top.note(where, f"want a table, got {_kind_of(value)}")
+            top.note(where, f"want a table, got {kind_of(value)}")
             continue
-        table = _Table(value, where, top.problems)
+        table = Table(value, where, top.problems)
         source, path = table.text("source", required=True), table.text("path", required=True)
         mode = table.text("mode", _MODE, "octal permission bits such as '0644'") or "0644"
         table.finish()
@@ -232,14 +184,14 @@ def _refuse(problem: str) -> NoReturn:
     raise SpecError(problem)
 
 
-def _variables(top: _Table) -> Mapping[str, str]:
+def _variables(top: Table) -> Mapping[str, str]:
     table = top.table("env")
     found = {}
     for name, value in sorted(table.values.items()) if table else ():
         if not _VARIABLE.match(name):
             top.note(f"env.{name}", "not a variable name")
         elif not isinstance(value, str):
-            top.note(f"env.{name}", f"want a string, got {_kind_of(value)}")
+            top.note(f"env.{name}", f"want a string, got {kind_of(value)}")
         elif "\0" in value or "\n" in value:
             top.note(f"env.{name}", "want one line")
         else:
@@ -247,7 +199,7 @@ def _variables(top: _Table) -> Mapping[str, str]:
     return found
 
 
-def _start(table: _Table | None) -> tuple[tuple[str, ...], ...]:
+def _start(table: Table | None) -> tuple[tuple[str, ...], ...]:
     if table is None:
         return ()
     commands = []
@@ -262,7 +214,7 @@ def _start(table: _Table | None) -> tuple[tuple[str, ...], ...]:
         elif isinstance(value, list) and all(isinstance(word, str) for word in value):
             words = value
         else:
-            table.note(where, f"want a command line or an array of strings, got {_kind_of(value)}")
+            table.note(where, f"want a command line or an array of strings, got {kind_of(value)}")
             continue
         if words:
             commands.append(tuple(words))
@@ -272,7 +224,7 @@ def _start(table: _Table | None) -> tuple[tuple[str, ...], ...]:
     return tuple(commands)
 
 
-def _support(table: _Table | None) -> Support:
+def _support(table: Table | None) -> Support:
     if table is None:
         return Support()
     dates = []
@@ -292,7 +244,7 @@ def _support(table: _Table | None) -> Support:
     return Support(released=released, ends=ends)
 
 
-def _platforms(top: _Table) -> tuple[Platform, ...]:
+def _platforms(top: Table) -> tuple[Platform, ...]:
     if "platforms" not in top.values:
         top.known.append("platforms")
         return (Platform("x86_64"),)
@@ -305,9 +257,9 @@ def _platforms(top: _Table) -> tuple[Platform, ...]:
     return tuple(sorted(set(found)))
 
 
-def _platform(top: _Table, where: str, value: object) -> Platform | None:
+def _platform(top: Table, where: str, value: object) -> Platform | None:
     if not isinstance(value, str):
-        top.note(where, f"want a string, got {_kind_of(value)}")
+        top.note(where, f"want a string, got {kind_of(value)}")
         return None
     try:
         return Platform.parse(value)

@@ -75,7 +75,12 @@ def load_spec(project: Path, name: str) -> EnvSpec:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise SpecError(f"{label}: not UTF-8: {error.reason} at byte {error.start}") from error
-    spec = parse(text, file=label, digest_of=lambda source: file_digest(folder, source))
+    spec = parse(
+        text,
+        file=label,
+        digest_of=lambda source: file_digest(folder, source),
+        text_of=lambda source: file_text(folder, source),
+    )
     if spec.name != name:
         raise SpecError(f"{label}: name: want {name!r}, as the folder is called, got {spec.name!r}")
     return spec
@@ -103,6 +108,24 @@ def file_digest(folder: Path, source: str) -> Digest | None:
     Raises:
         SourceEscapes: a symbolic link leads out of the folder, or it is no regular file.
     """
+    data = _read(folder, source)
+    return None if data is None else Digest.of(data)
+
+
+def file_text(folder: Path, source: str) -> str | None:
+    """The text of the file ``source`` of an environment's ``folder``; None if it is missing.
+
+    Raises:
+        SourceEscapes: as ``file_digest``. SpecError: it is not UTF-8.
+    """
+    data = _read(folder, source)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{source}: not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _read(folder: Path, source: str) -> bytes | None:
     try:
         file = (folder / source).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, below Python 3.13
@@ -110,7 +133,6 @@ def file_digest(folder: Path, source: str) -> Digest | None:
     if not file.is_relative_to(folder.resolve()):
         raise SourceEscapes(f"{source}: leads out of the environment's folder")
     try:
-        data = read_document(file, most=_MAX_FILE, source=source)
+        return read_document(file, most=_MAX_FILE, source=source)
     except SpecError as error:
         raise SourceEscapes(str(error)) from error
-    return None if data is None else Digest.of(data)

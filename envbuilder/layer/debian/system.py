@@ -14,6 +14,8 @@ from envbuilder.lock.model import Deb
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.paths import entry_path, resolve_link
 
+#: OCI image-spec 1.1 layer.md, "Whiteouts".
+_WHITEOUT = ".wh."
 #: Symbolic links followed before a path counts as a loop: Linux MAXSYMLINKS.
 _MAX_LINKS = 40
 #: Bytes of one file that a computed file is made from; the largest (usr/share/base-files) have 20 kB.
@@ -101,8 +103,31 @@ def read_system(
         names = {merged(name.lstrip("/")) for name in (*control.md5sums, *control.conffiles)}
         if control.declared_conffiles or not control.md5sums or any(map(wanted, names)):
             conffiles[deb.name] = _collect(deb, artifacts, control, contents, wanted)
-    tree = {placed.path: placed for layer in placed_below for placed in layer}
+    tree = _merged(placed_below)
     return System(controls=controls, conffiles=conffiles, contents=contents, tree=tree, children=_children(tree))
+
+
+def _merged(layers: Sequence[Sequence[Placed]]) -> dict[str, Placed]:
+    """Tree path -> what is there, whiteouts applied; a later layer's directory does not hide what is in it."""
+    tree: dict[str, Placed] = {}
+    for layer in layers:
+        hidden = {
+            f"{above}/{name.removeprefix(_WHITEOUT)}"
+            for above, _, name in (placed.path.rpartition("/") for placed in layer)
+            if name.startswith(_WHITEOUT)
+        }
+        if hidden:
+            tree = {path: placed for path, placed in tree.items() if not _below(path, hidden)}
+        tree.update({placed.path: placed for placed in layer if _WHITEOUT not in placed.path})
+    return tree
+
+
+def _below(path: str, hidden: set[str]) -> bool:
+    while path:
+        if path in hidden:
+            return True
+        path = path.rpartition("/")[0]
+    return False
 
 
 def _collect(

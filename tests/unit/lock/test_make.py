@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.errors import SpecError
+from envbuilder.lock.changes import changes
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest, dump
 from envbuilder.lock.make import (
@@ -14,9 +15,9 @@ from envbuilder.lock.make import (
     PlatformNotDeclared,
     UnknownIndex,
     UnknownUpgrade,
-    changes,
     make_lock,
 )
+from envbuilder.lock.model import Changed
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
@@ -122,8 +123,23 @@ def test_a_child_has_all_of_its_parent_and_its_own(machine):
     assert child.env == {"A": "1", "B": "2"}
     assert child.parent
     assert child.parent.lock_digest == digest(parent)
-    with pytest.raises(UnknownUpgrade, match="a comes from the parent 'x'"):
-        make_lock(spec, X86, machine=machine, existing=child, parent=parent, upgrade_packages=["a"])
+
+
+def test_a_child_keeps_its_parents_versions_unless_asked_otherwise(machine):
+    parent = make_lock(replace(SPEC, requires=("a==1",)), X86, machine=machine, existing=START)
+    spec = EnvSpec(name="y", version="1", extends="x", requires=("a", "b"))
+    child = make_lock(spec, X86, machine=machine, parent=parent)
+    upgraded = make_lock(spec, X86, machine=machine, existing=child, parent=parent, upgrade_packages=["a"])
+    later = make_lock(replace(spec, version="2"), X86, machine=machine, existing=upgraded, parent=parent)
+    demanding = make_lock(replace(spec, requires=("a>1",)), X86, machine=machine, existing=child, parent=parent)
+
+    assert versions(child)["a"] == "1"
+    assert child.parent.changed == ()
+    for changed in (upgraded, later, demanding):
+        assert versions(changed)["a"] == "2"
+        assert changed.parent.changed == (Changed(name="a", before="1", after="2"),)
+        assert changed.layers[: len(parent.layers) + 1] == (*parent.layers, "y/removed")
+        assert {wheel.layer for wheel in changed.wheels if wheel.name == "a"} == {"y/wheels-00"}
 
 
 def test_a_child_is_locked_after_its_parent(machine):

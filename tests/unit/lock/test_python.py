@@ -11,14 +11,14 @@ from envbuilder.lock.python import (
     IncompleteIndex,
     IndexUnavailable,
     NoWheel,
-    PythonTarget,
     UnknownPackage,
     UnnamedIndex,
     Unsatisfiable,
-    Uv,
     resolve_wheels,
 )
 from envbuilder.lock.settings import python_indexes
+from envbuilder.lock.uv import PythonTarget, Uv
+from envbuilder.lock.wanted import Wanted
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
 from envbuilder.testing.index import Answer, PackageIndex
@@ -52,6 +52,10 @@ def uv(environment):
     return Uv(runner=run, environment=environment, indexes=python_indexes(environment, {}))
 
 
+def resolve(requires, target, *, constraints=(), **options):
+    return resolve_wheels(Wanted(requires=tuple(requires), constraints=tuple(constraints)), target, **options)
+
+
 def names(wheels):
     return [f"{wheel.name} {wheel.version}" for wheel in wheels]
 
@@ -60,7 +64,7 @@ def test_the_whole_closure_is_locked_with_digests_and_sizes(index, uv):
     b = index.add("b", "2")
     a = index.add("a", "1", requires=["b>=1", "c; sys_platform == 'win32'"])
 
-    assert resolve_wheels(["a"], TARGET, uv=uv) == (a, b)
+    assert resolve(["a"], TARGET, uv=uv) == (a, b)
 
 
 def test_the_target_decides_and_not_this_host(index, uv):
@@ -70,10 +74,10 @@ def test_the_target_decides_and_not_this_host(index, uv):
     index.add("d", "1", tag="cp313-cp313-manylinux_2_28_aarch64")
     wanted = index.add("d", "1", tag="cp313-cp313-manylinux_2_38_x86_64")
 
-    assert names(resolve_wheels(["a"], TARGET, uv=uv)) == ["a 1", "c 1"]
-    assert resolve_wheels(["d"], TARGET, uv=uv) == (wanted,)
+    assert names(resolve(["a"], TARGET, uv=uv)) == ["a 1", "c 1"]
+    assert resolve(["d"], TARGET, uv=uv) == (wanted,)
     with pytest.raises(NoWheel):
-        resolve_wheels(["d"], replace(TARGET, glibc="2.36"), uv=uv)
+        resolve(["d"], replace(TARGET, glibc="2.36"), uv=uv)
 
 
 def test_constraints_limit_and_ask_for_nothing(index, uv):
@@ -81,7 +85,7 @@ def test_constraints_limit_and_ask_for_nothing(index, uv):
     index.add("a", "2")
     index.add("b", "1")
 
-    assert names(resolve_wheels(["a"], TARGET, constraints=["a<2", "b==1"], uv=uv)) == ["a 1"]
+    assert names(resolve(["a"], TARGET, constraints=["a<2", "b==1"], uv=uv)) == ["a 1"]
 
 
 def test_what_was_locked_is_kept_where_it_may(index, uv):
@@ -89,48 +93,30 @@ def test_what_was_locked_is_kept_where_it_may(index, uv):
     index.add("a", "2")
     index.add("b", "1")
 
-    assert names(resolve_wheels(["a"], TARGET, uv=uv)) == ["a 2"]
-    assert resolve_wheels(["a", "b"], TARGET, preferred=[old], uv=uv)[0] == old
-    assert names(resolve_wheels(["a>1"], TARGET, preferred=[old], uv=uv)) == ["a 2"]
+    assert names(resolve(["a"], TARGET, uv=uv)) == ["a 2"]
+    assert resolve(["a", "b"], TARGET, preferred=[old], uv=uv)[0] == old
+    assert names(resolve(["a>1"], TARGET, preferred=[old], uv=uv)) == ["a 2"]
 
 
 def test_a_kept_version_keeps_its_file_unless_that_fits_no_more(index, uv):
     pure = index.add("a", "1")
     native = index.add("a", "1", tag="cp313-cp313-manylinux_2_38_x86_64")
 
-    assert resolve_wheels(["a"], TARGET, uv=uv) == (native,)
-    assert resolve_wheels(["a"], TARGET, preferred=[pure], uv=uv) == (pure,)
-    assert resolve_wheels(["a"], replace(TARGET, glibc="2.36"), preferred=[native], uv=uv) == (pure,)
-
-
-def test_the_parents_wheels_are_all_in_the_answer(index, uv):
-    fixed = index.add("a", "1")
-    index.add("a", "2")
-    index.add("b", "1", requires=["a"])
-
-    assert names(resolve_wheels(["b"], TARGET, fixed=[fixed], uv=uv)) == ["a 1", "b 1"]
-
-
-def test_a_conflict_with_the_parent_names_its_pin(index, uv):
-    fixed = index.add("a", "1")
-    index.add("a", "2")
-    index.add("b", "1", requires=["a>=2"])
-
-    with pytest.raises(Unsatisfiable, match="a>=2") as caught:
-        resolve_wheels(["b"], TARGET, fixed=[fixed], uv=uv)
-    assert "The parent fixes a==1" in caught.value.hint
+    assert resolve(["a"], TARGET, uv=uv) == (native,)
+    assert resolve(["a"], TARGET, preferred=[pure], uv=uv) == (pure,)
+    assert resolve(["a"], replace(TARGET, glibc="2.36"), preferred=[native], uv=uv) == (pure,)
 
 
 def test_unsatisfiable_requirements_show_uvs_explanation(index, uv):
     index.add("a", "1")
 
     with pytest.raises(Unsatisfiable, match=r"linux/x86_64, Python 3.13, glibc 2.41[^$]*only a==1 is available"):
-        resolve_wheels(["a>5"], TARGET, uv=uv)
+        resolve(["a>5"], TARGET, uv=uv)
 
 
 def test_an_unknown_package_is_named(index, uv):
     with pytest.raises(UnknownPackage, match="nope was not found") as caught:
-        resolve_wheels(["nope"], TARGET, uv=uv)
+        resolve(["nope"], TARGET, uv=uv)
     assert "'nope'" in caught.value.hint
 
 
@@ -139,14 +125,14 @@ def test_a_package_that_is_source_only_is_named(index, uv):
     index.files["/files/a-1.tar.gz"] = b""
 
     with pytest.raises(NoWheel, match="no usable wheels"):
-        resolve_wheels(["a"], TARGET, uv=uv)
+        resolve(["a"], TARGET, uv=uv)
 
 
 def test_an_index_without_hashes_gets_them_from_the_bytes(index, uv):
     index.hashes = False
     wheel = index.add("a", "1")
 
-    assert resolve_wheels(["a"], TARGET, uv=uv) == (wheel,)
+    assert resolve(["a"], TARGET, uv=uv) == (wheel,)
 
 
 def test_a_size_that_the_page_does_not_tell_is_asked_for(index, uv):
@@ -158,7 +144,7 @@ def test_a_size_that_the_page_does_not_tell_is_asked_for(index, uv):
         asked.append(url)
         return wheel.size
 
-    assert resolve_wheels(["a"], TARGET, uv=replace(uv, size_of=size_of)) == (wheel,)
+    assert resolve(["a"], TARGET, uv=replace(uv, size_of=size_of)) == (wheel,)
     assert asked == [f"{index.address}/files/{wheel.file}"]
 
 
@@ -167,7 +153,7 @@ def test_a_size_that_nobody_tells_is_an_error_with_the_packages_name(index, uv):
     index.add("a", "1")
 
     with pytest.raises(IncompleteIndex, match=r"a 1: the index gives no size for a-1-py3-none-any\.whl"):
-        resolve_wheels(["a"], TARGET, uv=uv)
+        resolve(["a"], TARGET, uv=uv)
 
 
 def test_an_index_that_fails_is_no_fault_of_the_declaration(index, uv):
@@ -175,7 +161,7 @@ def test_an_index_that_fails_is_no_fault_of_the_declaration(index, uv):
     index.faults["/simple/a/"] = [Answer(503)] * 9
 
     with pytest.raises(IndexUnavailable):
-        resolve_wheels(["a"], TARGET, uv=uv)
+        resolve(["a"], TARGET, uv=uv)
 
 
 def test_an_index_that_is_down_is_no_fault_of_the_declaration(environment):
@@ -183,7 +169,7 @@ def test_an_index_that_is_down_is_no_fault_of_the_declaration(environment):
     uv = Uv(runner=run, environment=environment, indexes=python_indexes(environment, {}))
 
     with pytest.raises(IndexUnavailable) as caught:
-        resolve_wheels(["a"], TARGET, uv=uv)
+        resolve(["a"], TARGET, uv=uv)
     assert "hunter2" not in str(caught.value)
 
 
@@ -192,7 +178,7 @@ def test_an_index_that_wants_credentials_says_so(index, uv):
     index.user = "alice:secret"
 
     with pytest.raises(IndexUnavailable, match="401") as caught:
-        resolve_wheels(["a"], TARGET, uv=uv)
+        resolve(["a"], TARGET, uv=uv)
     assert "credentials" in caught.value.hint
 
 
@@ -202,7 +188,7 @@ def test_no_configuration_of_a_project_reaches_uv(index, uv, tmp_path, monkeypat
     (tmp_path / "tmp/uv.toml").write_text('constraint-dependencies = ["a>5"]\n[pip]\nno-binary = ["a"]\n')
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
-    assert resolve_wheels(["a"], TARGET, uv=uv) == (wheel,)
+    assert resolve(["a"], TARGET, uv=uv) == (wheel,)
 
 
 def test_the_users_configuration_reaches_uv(index, uv, tmp_path):
@@ -211,7 +197,7 @@ def test_the_users_configuration_reaches_uv(index, uv, tmp_path):
     (tmp_path / ".config/uv").mkdir(parents=True)
     (tmp_path / ".config/uv/uv.toml").write_text("[pip]\nresolution = 'lowest'\n")
 
-    assert names(resolve_wheels(["a"], TARGET, uv=uv)) == ["a 1"]
+    assert names(resolve(["a"], TARGET, uv=uv)) == ["a 1"]
 
 
 def test_each_wheel_names_the_role_of_its_index(index, environment):
@@ -225,7 +211,7 @@ def test_each_wheel_names_the_role_of_its_index(index, environment):
             runner=run, environment=environment, indexes=python_indexes(environment, {"torch": url}), extra=["torch"]
         )
 
-        wheels = resolve_wheels(["a"], TARGET, uv=uv)
+        wheels = resolve(["a"], TARGET, uv=uv)
 
     assert [(wheel.name, wheel.version, wheel.index) for wheel in wheels] == [
         ("a", "1", "default"),
@@ -240,7 +226,7 @@ def test_an_index_without_a_name_is_refused(index, environment):
         uv = Uv(runner=run, environment=environment, indexes=python_indexes(environment, {}))
 
         with pytest.raises(UnnamedIndex, match="b: comes from an index that has no name"):
-            resolve_wheels(["b"], TARGET, uv=uv)
+            resolve(["b"], TARGET, uv=uv)
 
 
 def test_no_requirements_start_no_program():
@@ -249,4 +235,4 @@ def test_no_requirements_start_no_program():
 
     uv = Uv(runner=never, environment={}, indexes=python_indexes({"UV_DEFAULT_INDEX": "http://x"}, {}))
 
-    assert resolve_wheels([], TARGET, uv=uv) == ()
+    assert resolve([], TARGET, uv=uv) == ()

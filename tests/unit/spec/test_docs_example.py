@@ -23,7 +23,7 @@ def locked(name, platform):
 def test_the_example_of_the_format_is_a_declaration_with_every_key():
     text = (ROOT / "docs/formats/env.md").read_text()
     example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1]
-    spec = parse(example, file="env.md", digest_of=lambda _: Digest.of(b""))
+    spec = parse(example, file="env.md", digest_of=lambda _: Digest.of(b""), text_of=lambda _: "a==1")
 
     empty = [field for field in spec.__dataclass_fields__ if not getattr(spec, field) and field != "extends"]
     assert empty == []
@@ -40,8 +40,8 @@ def test_a_committed_lock_is_fresh_and_within_the_layer_budget(name):
         assert len(lock.layers) <= MAX_LAYERS
 
 
-def test_ai_has_standards_layers_first_and_adds_no_cuda_library():
-    (platform,) = load_spec(ROOT, "ai").platforms
+@pytest.mark.parametrize("platform", load_spec(ROOT, "ai").platforms, ids=str)
+def test_ai_has_standards_layers_first_and_adds_no_cuda_library(platform):
     ai, standard = locked("ai", platform), locked("standard", platform)
     added = {wheel.name for wheel in ai.wheels if wheel.layer.startswith("ai/")}
 
@@ -50,6 +50,8 @@ def test_ai_has_standards_layers_first_and_adds_no_cuda_library():
     assert ai.debs == standard.debs
     assert not {name for name in added if name.startswith("nvidia-")}
     assert {"torch", "transformers", "ray", "mlflow"} <= added
+    assert ai.parent
+    assert ai.parent.changed == ()
 
 
 def test_no_committed_lock_or_declaration_names_a_host():

@@ -128,7 +128,7 @@ def test_all_problems_are_reported_at_once_with_their_paths():
         ('requires = "numpy"', "requires: want an array, got a string"),
         ("requires = [1]", "requires[0]: want a string, got an integer"),
         ('constraints = ["a[b]<1"]', "constraints[0]: a constraint has no extras: 'a[b]<1'"),
-        ('extends = "y"', "extends: excludes [base] and 'python', which come from the parent"),
+        ('extends = "y"', "extends: excludes 'python', base.suite and base.system, which come from the parent"),
         ('require = ["x"]', "require: unknown key; did you mean 'requires'?"),
         ('extra_indexes = ["x"]', "extra_indexes: unknown key; did you mean 'extra-indexes'?"),
         ("zzz = 1", "zzz: unknown key"),

@@ -1,0 +1,70 @@
+"""What differs: a lock and the one before it, an image and its parent. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from envbuilder.lock.model import Artifact, Changed, Lock, Substitution, Wheel
+
+#: Packages that others are compiled against, or load by their SONAME: a change of one may break what has not changed.
+_COUPLED = re.compile(
+    r"(?:numpy|torch|torchvision|torchaudio|triton|jaxlib|jax-cuda.*|tensorflow|nvidia-.+|cuda-.+|cupy.*)\Z"
+)
+
+
+def changed(parent: Sequence[Wheel], wheels: Sequence[Wheel]) -> tuple[Changed, ...]:
+    """What the parent has and ``wheels`` have otherwise or not at all, sorted by name."""
+    after = {wheel.name: wheel for wheel in wheels}
+    return tuple(
+        Changed(
+            name=wheel.name,
+            before=wheel.version,
+            after=now.version if (now := after.get(wheel.name)) else "",
+            coupled=bool(_COUPLED.match(wheel.name)),
+        )
+        for wheel in sorted(parent, key=lambda wheel: wheel.name)
+        if wheel.name not in after or after[wheel.name].digest != wheel.digest
+    )
+
+
+def changes(old: Lock | None, new: Lock) -> tuple[str, ...]:
+    """What a reader wants to know of ``new`` against ``old``: a line for each artefact, then the axes."""
+    lines = []
+    before, after = _by_name(old), _by_name(new)
+    for key in sorted(before.keys() | after.keys()):
+        was, now = before.get(key), after.get(key)
+        if was is None and now is not None:
+            lines.append(f"+ {key[1]} {now.version}")
+        elif now is None and was is not None:
+            lines.append(f"- {key[1]} {was.version}")
+        elif was and now and was.version != now.version:
+            lines.append(f"{key[1]} {was.version} -> {now.version}")
+        elif was and now and was.digest != now.digest:
+            lines.append(f"{key[1]} {now.version}: other file")
+    if old is not None:
+        for what in ("version", "suite", "system", "glibc", "layers", "files", "env", "start", "cuda", "allow_scripts"):
+            if getattr(old, what) != getattr(new, what):
+                lines.append(f"{what} changed")
+        if not lines and replace(old, spec_digest=new.spec_digest, parent=new.parent) != old:
+            lines.append("declaration changed")
+    if old is None or new.substitutions != old.substitutions:
+        lines += [_substituted(each) for each in new.substitutions]
+    if new.parent and (old is None or old.parent is None or new.parent.changed != old.parent.changed):
+        lines += [_against(new.parent.name, each) for each in new.parent.changed]
+    return tuple(lines)
+
+
+def _substituted(each: Substitution) -> str:
+    return f"! {each.name} {each.wanted or 'wanted by others'} -> {each.got or 'nothing'}: {each.reason}"
+
+
+def _against(parent: str, each: Changed) -> str:
+    coupled = ": compiled packages are built against it" if each.coupled else ""
+    return f"! {each.name} {each.before} of {parent} -> {each.after or 'nothing'}{coupled}"
+
+
+def _by_name(lock: Lock | None) -> dict[tuple[int, str], Artifact]:
+    artifacts: list[Artifact] = [*lock.wheels, *lock.debs] if lock else []
+    return {(0 if isinstance(artifact, Wheel) else 1, artifact.name): artifact for artifact in artifacts}
