@@ -54,8 +54,16 @@ class Origin:
     @property
     def authority(self) -> str:
         """``host`` or ``host:port``, as a Host header has it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if _PORTS[self.scheme] == self.port else f"{host}:{self.port}"
+        return self._host if _PORTS[self.scheme] == self.port else f"{self._host}:{self.port}"
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """What a configuration may call it: ``host``, or ``host:port``."""
+        return frozenset({self._host, f"{self._host}:{self.port}"})
+
+    @property
+    def _host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}"
@@ -72,7 +80,10 @@ def _parts_of(url: str) -> tuple[str, str, int]:
         raise ForbiddenAddress(f"URL: want http or https and a host, got {redact_url(url)}")
     if "@" in parts.netloc:
         raise ForbiddenAddress(f"URL: want none with a user in it, got {redact_url(url)}")
-    return parts.scheme, parts.hostname.rstrip("."), port
+    host = parts.hostname.rstrip(".")
+    if not host:
+        raise ForbiddenAddress(f"URL: want a host, got {redact_url(url)}")
+    return parts.scheme, host, port
 
 
 def kind_of(address: str) -> Kind:
@@ -102,11 +113,6 @@ def addresses_of(host: str, port: int) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise RegistryDown(f"{host}: no address: {error}", hint="Check the name and the network.") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def kind_of_host(host: str, port: int) -> Kind:
-    """The kind of ``host``: that of its nearest address, so a local registry may have local neighbours."""
-    return max(kind_of(address) for address in addresses_of(host, port))
 
 
 def is_loopback_name(host: str) -> bool:

@@ -224,8 +224,7 @@ class Authorizer:
                 f"{self._host}: token server: want https, got {redact_url(realm)}",
                 hint="Don't use this registry until its owner has mended its realm.",
             )
-        trusted = self._transport.settings.trusted_hosts
-        if origin.host == self._origin.host or origin.host in trusted or origin.authority in trusted:
+        if origin.host == self._origin.host or self._transport.settings.trusts(origin):
             return None, True
         nearest = Kind.LOOPBACK if is_loopback_name(self._origin.host) else Kind.GLOBAL
         return nearest, _KNOWN_REALMS.get(self._origin.host) == origin.host or same_site(self._origin.host, origin.host)

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from envbuilder.errors import EnvbuilderError
-from envbuilder.registry.addresses import Kind, Origin, kind_of_host
+from envbuilder.registry.addresses import Kind, Origin, is_loopback_name
 from envbuilder.registry.answer import Answer
 from envbuilder.registry.auth import Authorizer
 from envbuilder.registry.credentials import Anonymous, CredentialSource
@@ -29,7 +29,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
-from envbuilder.registry.redact import redact_url
+from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.transport import Transport
@@ -50,7 +50,7 @@ class Call:
     """One request as the caller means it, before authorization, retries and redirects.
 
     scopes: what a token must allow, as ``repository:NAME:ACTIONS``. body: opened anew for each attempt.
-    retry: whether sending it twice is harmless.
+    retry: whether sending it twice is harmless. why: what the caller wants of it, for the log.
     """
 
     method: str
@@ -61,6 +61,7 @@ class Call:
     size: int = 0
     retry: bool = True
     answer_timeout_s: float | None = None
+    why: str = ""
 
 
 class RegistryClient:
@@ -80,7 +81,7 @@ class RegistryClient:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.transport = Transport(settings)
-        self.retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy(budget_s=self.transport.settings.retry_budget_s)
         self.sleep, self.clock, self.jitter = sleep, clock, jitter
         self._credentials = credentials or Anonymous()
         self._lock = threading.Lock()
@@ -121,7 +122,6 @@ class Registry:
         api = _HUB.get(host, host)
         self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
         self._auth = Authorizer(self.origin, host, self._transport, credentials, clock=client.clock)
-        self._kind: Kind | None = None
 
     def url(self, path: str) -> str:
         """The URL of an API ``path`` that starts with ``/v2/``."""
@@ -140,7 +140,7 @@ class Registry:
             error: EnvbuilderError
             wanted_s = None
             try:
-                answer = self._authorized(call)
+                answer, sent = self._authorized(call, attempt)
             except RegistryDown as down:
                 error = down
             except RateLimited as limited:  # by the token server
@@ -149,7 +149,7 @@ class Registry:
                 if answer.status in accept:
                     return answer
                 wanted_s = parse_retry_after(answer.headers.get("Retry-After"), time.time())
-                error = self._error(call, answer, wanted_s)
+                error = self._error(call, answer, wanted_s, sent)
                 if answer.status not in RETRYABLE:
                     raise error
             pause_s = self._client.pause_s(attempt, waited_s, wanted_s) if call.retry else None
@@ -173,9 +173,10 @@ class Registry:
             raise ForbiddenAddress(f"{redact_url(base)}: leads from https to {redact_url(url)}")
         return url
 
-    def _authorized(self, call: Call) -> Answer:
-        """The answer after challenges and redirects; any status."""
+    def _authorized(self, call: Call, attempt: int) -> tuple[Answer, str]:
+        """The answer after challenges and redirects, of any status, and the Authorization that was sent for it."""
         url, challenges, redirects = call.url, 0, 0
+        why = [call.why or "asked for", *([f"attempt {attempt}"] if attempt > 1 else [])]
         while True:
             own = Origin.of(url) == self.origin
             headers = dict(call.headers)
@@ -190,6 +191,7 @@ class Registry:
                 size=call.size,
                 nearest=None if own else self._nearest(Origin.of(url)),
                 answer_timeout_s=call.answer_timeout_s,
+                why=", ".join(why),
             )
             # 403 too: some registries (ECR) say so of an expired token. One more try with a fresh one decides.
             refused = answer.status == 401 or (answer.status == 403 and sent is not None and challenges == 0)
@@ -197,6 +199,7 @@ class Registry:
                 challenges += 1
                 if self._auth.challenged(answer, call.scopes, sent):
                     answer.finish()
+                    why.append(f"again after {answer.status}")
                     continue
             if answer.status in _REDIRECTS and call.method in ("GET", "HEAD") and "Location" in answer.headers:
                 redirects += 1
@@ -204,20 +207,23 @@ class Registry:
                 if redirects > _MAX_REDIRECTS:
                     raise BadAnswer(f"{call.method} {redact_url(call.url)}: more than {_MAX_REDIRECTS} redirects")
                 url = self.follow(answer.headers["Location"], url)
+                why.append("redirected")
                 continue
-            return answer
+            return answer, sent or ""
 
     def _nearest(self, origin: Origin) -> Kind | None:
         """How near an address may be that this registry names: no nearer than its own."""
-        settings = self._transport.settings
-        if origin.host == self.origin.host or {origin.host, origin.authority} & settings.trusted_hosts:
+        if origin.host == self.origin.host or self._transport.settings.trusts(origin):
             return None
-        if self._kind is None:
-            self._kind = kind_of_host(self.origin.host, self.origin.port)
-        return self._kind
+        met = self._transport.nearness(self.origin)
+        if met is None:
+            met = Kind.LOOPBACK if is_loopback_name(self.origin.host) else Kind.GLOBAL
+        return met
 
-    def _error(self, call: Call, answer: Answer, retry_after_s: float | None) -> EnvbuilderError:
-        refusal = parse_refusal(answer.read_start(MAX_ERROR_SIZE) if call.method != "HEAD" else b"")
+    def _error(self, call: Call, answer: Answer, retry_after_s: float | None, sent: str) -> EnvbuilderError:
+        # What was sent may come back as part of the text.
+        body = answer.read_start(MAX_ERROR_SIZE) if call.method != "HEAD" else b""
+        refusal = parse_refusal(body, secrets_of(sent))
         if call.method == "HEAD":
             answer.finish()
         where = f"{call.method} {answer.where}"

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import LocationValueError, NewConnectionError
 from urllib3.util.connection import create_connection
 
-from envbuilder.errors import HostError
+from envbuilder.errors import HostError, SpecError
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name
-from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.proxies import proxy_for
+from envbuilder.registry.redact import redact_url
+from envbuilder.registry.settings import HostCertificates, HttpSettings
 
+_log = logging.getLogger("envbuilder.registry")
 #: Bytes handed to the kernel at a time while sending; a slow line must pass one within the idle timeout.
 _SEND_SIZE = 256 << 10
 #: Idle connections kept for each origin: readers of a mounted image and a copy's jobs at once.
@@ -27,8 +32,20 @@ class UntrustedServer(HostError):
     """A TLS certificate is not one that this machine trusts."""
 
 
-def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None) -> urllib3.HTTPConnectionPool:
-    """Connections to ``origin``, whose address may be as near as ``nearest``; None: anywhere."""
+class BadProxy(SpecError):
+    """A proxy of the environment is no URL of one, or of a kind that is not spoken here."""
+
+
+def make_pool(
+    settings: HttpSettings, origin: Origin, nearest: Kind | None, met: Callable[[str], None]
+) -> urllib3.HTTPConnectionPool:
+    """Connections to ``origin``, whose address may be as near as ``nearest``; None: anywhere.
+
+    ``met`` is told the address that answered, of each connection that goes through no proxy.
+
+    Raises:
+        BadProxy, UntrustedServer: the proxy or a certificate that was configured. ForbiddenAddress: by ``nearest``.
+    """
     options: dict[str, Any] = {
         "maxsize": _POOL_SIZE,
         "block": False,
@@ -36,22 +53,33 @@ def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None) -> u
         "socket_options": _socket_options(settings),
     }
     context = _context(settings, origin) if origin.scheme == "https" else None
-    if proxy := _proxy(settings, origin):
+    if proxy := proxy_for(settings.proxies, origin):
         # The proxy resolves the name; all that can be judged here is an address that stands for itself.
         if nearest is not None and (is_loopback_name(origin.host) or _is_address(origin.host)):
             allowed_addresses(origin.host, origin.port, nearest)
-        user = urllib3.util.parse_url(proxy).auth
-        manager = urllib3.ProxyManager(
-            proxy,
-            proxy_headers=urllib3.make_headers(proxy_basic_auth=user) if user else None,
-            ssl_context=context,
-            **options,
-        )
-        return manager.connection_from_host(origin.host, origin.port, origin.scheme)
-    options |= {"nearest": nearest, "idle_timeout_s": settings.idle_timeout_s}
+        return _proxied(proxy, origin, context, settings.idle_timeout_s, options)
+    options |= {"nearest": nearest, "idle_timeout_s": settings.idle_timeout_s, "met": met}
     if context is None:
         return _PlainPool(origin.host, origin.port, **options)
     return _TlsPool(origin.host, origin.port, ssl_context=context, **options)
+
+
+def _proxied(
+    proxy: str, origin: Origin, context: ssl.SSLContext | None, idle_timeout_s: float, options: dict[str, Any]
+) -> urllib3.HTTPConnectionPool:
+    try:
+        user = unquote(urllib3.util.parse_url(proxy).auth or "")
+        headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
+        manager = urllib3.ProxyManager(proxy, proxy_headers=headers, ssl_context=context, **options)
+    except (LocationValueError, UnicodeError) as error:
+        raise BadProxy(
+            f"proxy {redact_url(proxy)}: want the URL of an http or https proxy",
+            hint="Mend http_proxy or https_proxy, or list the host in no_proxy.",
+        ) from error
+    manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+    pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
+    pool.conn_kw["idle_timeout_s"] = idle_timeout_s
+    return pool
 
 
 def _socket_options(settings: HttpSettings) -> list[tuple[int, int, int]]:
@@ -69,44 +97,50 @@ def _socket_options(settings: HttpSettings) -> list[tuple[int, int, int]]:
     ]
 
 
-def _proxy(settings: HttpSettings, origin: Origin) -> str:
-    proxies = {name.lower().removesuffix("_proxy"): text for name, text in settings.proxies.items()}
-    proxy = proxies.get(origin.scheme, "")
-    if not proxy or is_loopback_name(origin.host):
-        return ""
-    # The standard library's own reading of no_proxy; given "no" it reads no environment.
-    bypass = urllib.request.proxy_bypass_environment(  # type: ignore[attr-defined]  # typeshed lacks it
-        f"{origin.host}:{origin.port}", {"no": proxies.get("no", "")}
-    )
-    return "" if bypass else proxy
-
-
 def _context(settings: HttpSettings, origin: Origin) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    files = [settings.ca_file] if settings.ca_file else []
-    names = {f"{origin.host}:{origin.port}", origin.authority}
-    found = [directory / name for directory in settings.certificate_dirs for name in sorted(names)]
+    own = [settings.certificates[name] for name in sorted(origin.spellings) if name in settings.certificates]
+    files = [file for file in (settings.ca_file, *(each.ca_file for each in own)) if file]
+    pairs = [_pair(each) for each in own if each.client_cert]
     try:
-        for directory in filter(Path.is_dir, found):
-            files += sorted(directory.glob("*.crt"))
-            for certificate in sorted(directory.glob("*.cert")):
-                context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        for directory in (place / name for place in settings.certificate_dirs for name in sorted(origin.spellings)):
+            if directory.is_dir():
+                files += sorted(directory.glob("*.crt"))
+                pairs += [(file, file.with_suffix(".key")) for file in sorted(directory.glob("*.cert"))]
         for file in files:
             context.load_verify_locations(file)
+        for certificate, key in pairs:
+            context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise UntrustedServer(
-            f"{origin}: certificates of this machine: {error}", hint="Check ca_file and certs.d."
+            f"{origin}: certificates of this machine: {error}", hint="Check ca-file, client-cert and certs.d."
         ) from error
+    if not settings.unverified_hosts.isdisjoint(origin.spellings):
+        _log.warning("%s: its certificate is not checked, as the configuration asks", origin)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _pair(own: HostCertificates) -> tuple[Path, Path | None]:
+    assert own.client_cert is not None
+    return own.client_cert, own.client_key
 
 
 class _Guarded:
     """What both kinds of connection add: judged addresses, and an idle timeout that holds while sending too."""
 
-    def __init__(self, *args: Any, nearest: Kind | None = None, idle_timeout_s: float = 60.0, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        nearest: Kind | None = None,
+        idle_timeout_s: float = 60.0,
+        met: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._nearest, self._idle_timeout_s = nearest, idle_timeout_s
+        self._nearest, self._idle_timeout_s, self._met = nearest, idle_timeout_s, met
 
     def _new_conn(self: Any) -> socket.socket:
         if self._nearest is None:
@@ -122,6 +156,8 @@ class _Guarded:
     def connect(self: Any) -> None:
         super().connect()  # type: ignore[misc]
         self.sock.settimeout(self._idle_timeout_s)
+        if self._met:
+            self._met(self.sock.getpeername()[0])
 
     def request(self: Any, *args: Any, **options: Any) -> None:
         # urllib3 gives a reused connection the connect timeout for sending, which a slow line exceeds.

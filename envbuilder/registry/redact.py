@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -49,9 +50,18 @@ def plain(text: str, limit: int) -> str:
     return clean if len(clean) <= limit else clean[:limit] + "..."
 
 
+def secrets_of(authorization: str) -> tuple[str, ...]:
+    """What must not be shown of the Authorization that was sent: the word itself, and the password in a Basic one."""
+    scheme, _, word = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return (word,)
+    name, _, password = base64.b64decode(word).decode("utf-8", "replace").partition(":")
+    return (word, password, f"{name}:{password}")
+
+
 def without(text: str, secrets: Iterable[str]) -> str:
     """``text`` with each of ``secrets`` blotted out: servers echo what they were sent."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) > 3:  # shorter ones would blot out ordinary words
             text = text.replace(secret, "...")
     return text

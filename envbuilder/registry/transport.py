@@ -12,18 +12,20 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import BinaryIO, cast
 
 import urllib3
-from urllib3.exceptions import HTTPError, NewConnectionError, SSLError
+from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as SlowError
 
 from envbuilder.errors import HostError
-from envbuilder.registry.addresses import Kind, Origin
+from envbuilder.registry.addresses import Kind, Origin, kind_of
 from envbuilder.registry.answer import Answer, reason_of
-from envbuilder.registry.errors import RegistryDown
+from envbuilder.registry.errors import ForbiddenAddress, RegistryDown
+from envbuilder.registry.notices import Notices
 from envbuilder.registry.pools import UntrustedServer, make_pool
-from envbuilder.registry.redact import plain, redact_headers, redact_url
+from envbuilder.registry.redact import redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.store.target import Opener
 
@@ -43,7 +45,8 @@ class Transport:
         self.settings = settings or HttpSettings()
         self._lock = threading.Lock()
         self._pools: dict[tuple[Origin, Kind | None], urllib3.HTTPConnectionPool] = {}
-        self._warned: set[str] = set()
+        self._peers: dict[Origin, Kind] = {}
+        self._notices = Notices()
 
     def send(
         self,
@@ -55,10 +58,12 @@ class Transport:
         size: int = 0,
         nearest: Kind | None = None,
         answer_timeout_s: float | None = None,
+        why: str = "",
     ) -> Answer:
         """Send one request and return the answer, whatever its status; its body is not read yet.
 
         ``body`` of ``size`` bytes is opened here. ``nearest``: how near the address may be; None: anywhere.
+        ``why`` stands in the log.
 
         Raises:
             RegistryDown: no connection, or it broke. UntrustedServer: TLS. ForbiddenAddress: by ``nearest``.
@@ -92,13 +97,22 @@ class Transport:
                 decode_content=False,
             )
         except (HTTPError, OSError) as error:
-            raise _transport_error(f"{method} {redact_url(url)}", origin, error) from error
+            failure = _transport_error(f"{method} {redact_url(url)}", origin, error)
+            _log.debug("%s; after %.0f ms (%s)", failure, (time.monotonic() - start) * 1000, why)
+            raise failure from error
         finally:
             if stream is not None and not isinstance(stream, bytes):
                 stream.close()
         answer = Answer(inner, url)
-        self._note(method, answer, sent, time.monotonic() - start)
+        self._note(method, answer, sent, time.monotonic() - start, why)
         return answer
+
+    def nearness(self, origin: Origin) -> Kind | None:
+        """The kind of address that answered as ``origin``: the farthest ever met; None before that, or by proxy.
+
+        Asking the name again would let a hostile registry name our own addresses then (DNS rebinding).
+        """
+        return self._peers.get(origin)
 
     def close(self) -> None:
         """Close every idle connection; requests that run are not disturbed."""
@@ -107,34 +121,34 @@ class Transport:
         for pool in pools:
             pool.close()
 
-    def _note(self, method: str, answer: Answer, sent: Mapping[str, str], seconds: float) -> None:
+    def _note(self, method: str, answer: Answer, sent: Mapping[str, str], seconds: float, why: str) -> None:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
-                "%s %s -> %d in %.0f ms; sent %s; got %s",
+                "%s %s (%s) -> %d in %.0f ms; sent %s; got %s",
                 method,
                 answer.where,
+                why,
                 answer.status,
                 seconds * 1000,
                 redact_headers(sent),
                 redact_headers(dict(answer.headers)),
             )
-        # distribution-spec, "Warnings": code 299, shown and never acted on; once, however often it comes.
         if warning := answer.headers.get("Warning"):
-            text = plain(warning, 500)
-            with self._lock:
-                new = text not in self._warned and len(self._warned) < 100
-                self._warned.add(text)
-            if new:
+            for text in self._notices.new(warning):
                 _log.warning("%s says: %s", Origin.of(answer.url), text)
 
     def _pool(self, origin: Origin, nearest: Kind | None) -> urllib3.HTTPConnectionPool:
         key = (origin, nearest)
         pool = self._pools.get(key)
         if pool is None:
-            made = make_pool(self.settings, origin, nearest)
+            made = make_pool(self.settings, origin, nearest, partial(self._meet, origin))
             with self._lock:
                 pool = self._pools.setdefault(key, made)
         return pool
+
+    def _meet(self, origin: Origin, address: str) -> None:
+        with self._lock:
+            self._peers[origin] = min(kind_of(address), self._peers.get(origin, Kind.FORBIDDEN))
 
 
 class _Body(io.RawIOBase):
@@ -170,6 +184,8 @@ def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:
         if "WRONG_VERSION" in reason or "record layer" in reason:
             hint = f"If {origin.authority} speaks plain http, list it as such."
         return UntrustedServer(f"{where}: TLS: {reason}", hint=hint)
+    if isinstance(error, LocationValueError):
+        return ForbiddenAddress(f"{where}: {reason_of(error)}")
     # urllib3 counts a refused connection among the timeouts.
     slow = isinstance(error, SlowError) and not isinstance(error, NewConnectionError)
     text = "no answer in time" if slow else reason_of(error)

@@ -143,7 +143,7 @@ def test_https_goes_through_a_proxy_as_a_tunnel_with_the_registry_s_own_certific
 def test_plain_http_goes_through_a_proxy_whole_and_not_to_those_named_in_no_proxy(registry):
     settings = HttpSettings(
         plain_hosts=frozenset({"registry.test"}),
-        proxies={"http_proxy": f"http://alice:secret@{registry.host}", "no_proxy": "other.test"},
+        proxies={"http": f"http://alice:secret@{registry.host}", "no": "other.test"},
     )
     with RegistryClient(settings, retry=RetryPolicy(attempts=1)) as client:
         assert not RegistryTarget(RegistryReference("registry.test", "a/b"), client).has(BLOB)
@@ -154,7 +154,7 @@ def test_plain_http_goes_through_a_proxy_whole_and_not_to_those_named_in_no_prox
 
     aside = HttpSettings(
         plain_hosts=frozenset({"registry.test"}),
-        proxies={"http_proxy": f"http://{registry.host}", "no_proxy": "registry.test"},
+        proxies={"http": f"http://{registry.host}", "no": "registry.test"},
     )
     with RegistryClient(aside, retry=RetryPolicy(attempts=1)) as client, pytest.raises(RegistryDown):
         RegistryTarget(RegistryReference("registry.test", "a/b"), client).has(BLOB)
