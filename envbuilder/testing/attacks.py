@@ -103,6 +103,7 @@ def _elsewhere_for(method: str, path: str, status: int = 307) -> Setting:
             method,
             path,
             lambda request, reply: redirect(f"{elsewhere.url}{request.path}", status)(request, reply),
+            instead=True,
         )
 
     return set_up
@@ -130,8 +131,11 @@ def _echo(request: Request, _reply: Reply) -> Reply:
     return refuse(400, "UNKNOWN", f"you sent {request.headers.get('authorization', '')}")(request, Reply())
 
 
-def _wrong_length(request: Request, reply: Reply) -> Reply:
-    del request
+def _is_authorized(request: Request) -> bool:
+    return "authorization" in request.headers
+
+
+def _wrong_length(_request: Request, reply: Reply) -> Reply:
     return replace(reply, headers={**reply.headers, "Content-Length": str(len(reply.body) + 10)}, cut_at=None)
 
 
@@ -213,7 +217,9 @@ _ALL = (
     Attack("location-file", "-", _location("file:///etc/passwd")),
     Attack("upload-redirect", "-", _elsewhere_for("PUT", "/uploads/")),
     Attack(
-        "echoed-secret", "secrets in logs", both(*(fault(method, "/v2/", _echo) for method in ("GET", "POST", "PUT")))
+        "echoed-secret",
+        "secrets in logs",
+        both(*(fault(method, "/v2/", _echo, only=_is_authorized, instead=True) for method in ("GET", "POST", "PUT"))),
     ),
     Attack("terminal-escape", "-", fault("GET", "/manifests/", refuse(404, "X", "\x1b]0;owned\x07\x1b[2J"))),
     Attack("slow-loris", "-", fault("GET", "/manifests/", drip(0.02))),

@@ -259,7 +259,10 @@ _ALL = (
     Quirk(
         "gitlab-first-mount",
         "the first mount fails (skopeo#1323)",
-        both(habits(mount="accept"), fault("POST", _MOUNT, refuse(404, "NAME_UNKNOWN"), times=1, instead=True)),
+        both(
+            habits(mount="accept"),
+            fault("POST", _MOUNT, refuse(404, "NAME_UNKNOWN"), times=1, only=_mounts, instead=True),
+        ),
     ),
     Quirk("gitlab-subject-tag", "the tag sha256-HEX names the subject (oras-go#1396)", _tag_of_the_subject),
     Quirk("gitlab-token", "a token of 5 minutes ends in the upload (moby#33558)", _tokens_expire_in_uploads),
