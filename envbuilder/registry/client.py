@@ -33,10 +33,13 @@ from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.transport import Transport
+from envbuilder.store.pace import Pace
 from envbuilder.store.target import Opener
 
 _log = logging.getLogger("envbuilder.registry")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: Answers of a registry that is asked too much at a time.
+_OVERRUN = frozenset({429, 503})
 #: Redirects followed in one request (registry.md 3 allows them anywhere; five is one more than seen).
 _MAX_REDIRECTS = 5
 #: Times one request may be sent again with other authorization: a challenge, then an expired token.
@@ -119,6 +122,8 @@ class Registry:
     def __init__(self, client: RegistryClient, host: str, credentials: CredentialSource) -> None:
         self._client, self._transport = client, client.transport
         self.host = host
+        #: How many blobs of it are moved at a time, in either direction.
+        self.pace = Pace(clock=client.clock)
         api = _HUB.get(host, host)
         self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
         self._auth = Authorizer(self.origin, host, self._transport, credentials, clock=client.clock)
@@ -150,6 +155,8 @@ class Registry:
                     return answer
                 wanted_s = parse_retry_after(answer.headers.get("Retry-After"), time.time())
                 error = self._error(call, answer, wanted_s, sent)
+                if answer.status in _OVERRUN:
+                    self.pace.slower()
                 if answer.status not in RETRYABLE:
                     raise error
             pause_s = self._client.pause_s(attempt, waited_s, wanted_s) if call.retry else None
