@@ -51,12 +51,17 @@ class Snapshot:
 
 
 _NAMES = tuple(field.name for field in fields(Snapshot))
+#: Counters of one process; a snapshot is the sum over all of them.
+_SLOT = 32
+#: Processes that can count: the worker (and, while there is none, the supervisor), the streamer, those that pull.
+WORKER, STREAMER, PULLER = 0, 1, 2
+SLOTS = _PAGE // 8 // _SLOT
 
 
 class Counters:
-    """The counters of one mount, open for counting. ``add`` is exact under the caller's lock."""
+    """The counters of one mount, open for counting by the process of ``slot``. ``add`` is exact under its lock."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, slot: int = WORKER) -> None:
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(opened).st_size != _PAGE:
@@ -64,7 +69,8 @@ class Counters:
             self._map = mmap.mmap(opened, _PAGE)
         finally:
             os.close(opened)
-        self._values = memoryview(self._map).cast("Q")
+        self._all = memoryview(self._map).cast("Q")
+        self._values = self._all[slot * _SLOT : (slot + 1) * _SLOT]
 
     def add(self, name: str, count: int = 1) -> None:
         """Count ``count`` more of ``name``, a field of Snapshot."""
@@ -72,7 +78,7 @@ class Counters:
 
     def snapshot(self) -> Snapshot:
         """The counters as they are now."""
-        return Snapshot(**dict(zip(_NAMES, self._values, strict=False)))
+        return _snapshot(self._all)
 
 
 def read_counters(file: Path) -> Snapshot:
@@ -81,4 +87,9 @@ def read_counters(file: Path) -> Snapshot:
         values = memoryview(file.read_bytes()).cast("Q")
     except OSError:
         return Snapshot()
-    return Snapshot(**dict(zip(_NAMES, values, strict=False)))
+    return _snapshot(values)
+
+
+def _snapshot(values: memoryview) -> Snapshot:
+    slots = range(0, len(values) - _SLOT + 1, _SLOT)
+    return Snapshot(**{name: sum(values[slot + place] for slot in slots) for place, name in enumerate(_NAMES)})

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,6 +37,7 @@ _MS_BIND, _MS_REC, _MS_SLAVE = 1 << 12, 1 << 14, 1 << 19
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 _CLONE_NEWNS = 0x20000
 _AT_FDCWD = -100
+_PR_SET_PDEATHSIG = 1
 
 _READ_AHEAD = Path("/sys/class/bdi")
 
@@ -315,6 +317,11 @@ def enter_mounts(namespace: int) -> None:
     done = _libc.unshare(0x200)  # CLONE_FS: the root and working directory are shared between threads until now
     _check(done, "entering a mount name space", Path("/"))
     _check(_libc.setns(namespace, _CLONE_NEWNS), "entering a mount name space", Path("/"))
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that forked it ends (prctl(2), PR_SET_PDEATHSIG)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def in_thread(function: Callable[[], _T]) -> _T:

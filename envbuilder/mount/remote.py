@@ -24,6 +24,7 @@ from envbuilder.mount.counters import Counters
 from envbuilder.mount.jobs import FOR_GOOD, INDEX, Job
 from envbuilder.mount.lazyblob import LazyBlob
 from envbuilder.mount.request import Device
+from envbuilder.mount.rounds import WHOLE, Share
 from envbuilder.mount.schedule import Schedule
 from envbuilder.store.target import PartsTarget, RangeTarget
 
@@ -94,14 +95,22 @@ class Fetcher:
             thread.start()
             self._threads.append(thread)
 
-    def fetch_all(self, progress: Callable[[int, int], None]) -> None:
+    def fetch_all(
+        self,
+        progress: Callable[[int, int], None],
+        *,
+        share: Share = WHOLE,
+        helped: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Get every chunk of every blob, in parallel; ``progress`` gets chunks done and chunks in all, now and then.
+
+        share: what of it is ours; others, as long as ``helped``, get the rest into the same store.
 
         Raises:
             SourceAway: nothing came for ``wait_limit_s``. StoreRefused: the store has no room.
             IntegrityError, NotFound, ...: what the source said, or sent, again and again.
         """
-        self._schedule.want_rest(eager=True)
+        self._schedule.want_rest(eager=True, share=share)
         moved, before = time.monotonic(), -1
         while True:
             opened = [blob.stored for blob in self.blobs if blob.stored is not None]
@@ -114,6 +123,9 @@ class Fetcher:
                 raise self._gave_up
             if any(blob.overflow for blob in self.blobs):
                 raise StoreRefused(f"{self._image}: the chunk store {self._store.directory} has no room for the image")
+            if share != WHOLE and not helped():
+                share = WHOLE
+                self._schedule.want_rest(eager=True)
             if total - left != before:
                 moved, before = time.monotonic(), total - left
             if time.monotonic() - moved > self._wait_limit_s:

@@ -15,6 +15,12 @@ _WINDOW = 256
 #: Compressed bytes of one background request (lazy_start.md 4: coalesced 4-8 MiB ranges).
 _BACKGROUND_RANGE = 4 << 20
 
+#: Chunks that one process gets in one piece where several pull an image: 16 MiB, some requests.
+_STRETCH = 64
+#: Number of a process, and of how many.
+Share = tuple[int, int]
+WHOLE: Share = (0, 1)
+
 #: What is on its way: (blob, chunk) -> its job.
 Flights = MutableMapping[tuple[int, int], Job]
 
@@ -40,11 +46,19 @@ def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], fligh
                 yield _started(Job(blob, first, last, AHEAD), flights)
 
 
-def rest_of(blob: LazyBlob, flights: Flights) -> Iterator[Job]:
-    """Jobs for all that is missing of a blob whose index is here."""
+def rest_of(blob: LazyBlob, flights: Flights, share: Share = WHOLE) -> Iterator[Job]:
+    """Jobs for all that is missing of a blob whose index is here, or for one share of it."""
     assert blob.index is not None
     assert blob.stored is not None
-    chunk, end = 0, len(blob.index)
+    number, of = share
+    for stretch in range(0, len(blob.index), _STRETCH):
+        if (stretch // _STRETCH + blob.number) % of == number:
+            yield from _rest_of_stretch(blob, flights, stretch, min(stretch + _STRETCH, len(blob.index)))
+
+
+def _rest_of_stretch(blob: LazyBlob, flights: Flights, chunk: int, end: int) -> Iterator[Job]:
+    assert blob.index is not None
+    assert blob.stored is not None
     while chunk < end:
         first = next(blob.stored.missing(chunk, end - 1), end)
         chunk = first + 1

@@ -60,6 +60,7 @@ class Schedule:
         self._background: Iterator[Job] | None = None
         self._background_running = 0
         self._eager = False
+        self._share = rounds.WHOLE
         self._passed_over = False  # whether the background round must be followed by another
         self._lost: set[int] = set()  # blobs whose index cannot be had: no background round asks again
         self._promised: Promised | None = None
@@ -351,9 +352,10 @@ class Schedule:
         now = time.monotonic()
         return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
 
-    def want_rest(self, *, eager: bool) -> None:
-        """Get what is missing in the background; ``eager``: with every connection, whoever waits."""
+    def want_rest(self, *, eager: bool, share: rounds.Share = rounds.WHOLE) -> None:
+        """Get what is missing in the background, or a share of it; ``eager``: with every connection, whoever waits."""
         with self._changed:
+            self._share = share
             self._eager = eager
             self._background = self._rest()
             self._changed.notify_all()
@@ -363,7 +365,7 @@ class Schedule:
         self._passed_over = False
         for blob in rounds.in_order_of_use(self.blobs):
             if blob.stored is not None and blob.index is not None:
-                yield from rounds.rest_of(blob, self._flights)
+                yield from rounds.rest_of(blob, self._flights, self._share)
             elif blob.number not in self._lost:
                 self._passed_over = True
                 self._queue(blob, INDEX, INDEX, AHEAD)

@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunkstore import ChunkStore
-from envbuilder.mount.counters import Counters
+from envbuilder.mount.counters import PULLER, SLOTS, STREAMER, Counters
 from envbuilder.mount.fuse import FuseServer
+from envbuilder.mount.kernel import end_with_parent
 from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.reads import recorder
 from envbuilder.mount.remote import Fetcher
 from envbuilder.mount.replay import await_stream
 from envbuilder.mount.request import Serving
+from envbuilder.mount.rounds import Share
 from envbuilder.mount.state import MountFolder
 from envbuilder.mount.stream import stream
 from envbuilder.mount.trace import chunks_of
@@ -34,6 +38,8 @@ _READERS = 2
 #: The store's maps are made durable when no read has waited for so long: syncing competes with the start.
 #: What was never flushed is believed until the next boot and fetched again after it.
 _FLUSH_QUIET_S = 5.0
+#: Processes of a full pull: four unpack some GB a second, more than links and disks give.
+_MAX_PULLERS = min(4, SLOTS - PULLER)
 #: The worker outlives the out-of-memory killer's first choice: without it the job reads EIO.
 _OOM_SCORE = "-500"
 
@@ -71,29 +77,60 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> No
 
 
 def fetch_all(serving: Serving, counters_file: Path, progress: Callable[[int, int], None]) -> None:
-    """Get every chunk into the store.
+    """Get every chunk into the store, with a process for each core: one interpreter cannot fill a fast link.
 
     Raises:
         SourceAway, StoreRefused: see ``Fetcher.fetch_all``.
     """
-    fetcher = Fetcher(
+    count = min(os.cpu_count() or 1, _MAX_PULLERS)
+    helpers = [_fork(partial(_fetch_share, serving, counters_file, (number, count))) for number in range(1, count)]
+    try:
+        fetcher = _fetcher(serving, counters_file, PULLER, count)
+        fetcher.start(open_source(serving))
+        try:
+            fetcher.fetch_all(progress, share=(0, count), helped=lambda: _alive(helpers))
+        finally:
+            fetcher.stop()
+    finally:
+        for helper in helpers:
+            os.kill(helper, signal.SIGKILL)
+            os.waitpid(helper, 0)
+
+
+def _fetch_share(serving: Serving, counters_file: Path, share: Share) -> None:
+    """What one helper of a full pull does; it ends with its parent, who does what is left if this fails."""
+    end_with_parent()
+    fetcher = _fetcher(serving, counters_file, PULLER + share[0], share[1])
+    fetcher.start(open_source(serving))
+    fetcher.fetch_all(lambda _done, _total: None, share=share, helped=lambda: True)
+
+
+def _fetcher(serving: Serving, counters_file: Path, slot: int, processes: int) -> Fetcher:
+    return Fetcher(
         serving.image,
         serving.devices,
         ChunkStore(serving.store),
-        Counters(counters_file),
-        connections=serving.connections,
+        Counters(counters_file, slot),
+        connections=max(2, serving.connections // processes),
         wait_limit_s=serving.wait_limit_s,
     )
-    fetcher.start(open_source(serving))
-    try:
-        fetcher.fetch_all(progress)
-    finally:
-        fetcher.stop()
+
+
+def _fork(body: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        main(body)
+    return pid
+
+
+def _alive(helpers: list[int]) -> bool:
+    """Whether one of ``helpers`` still runs; those that ended stay to be waited for."""
+    return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in helpers)
 
 
 def bring(serving: Serving, counters_file: Path, progress: int) -> None:
     """Bring the hot bundle of ``serving``; as the whole of a process."""
-    stream(serving, open_source(serving), Counters(counters_file), progress)
+    stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress)
 
 
 def flush(serving: Serving) -> None:
