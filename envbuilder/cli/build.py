@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,19 @@ import click
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
+from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
 from envbuilder.cli.project import artifact_cache, fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_destination, store_tag
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.image.build import build_image, missing_plans
+from envbuilder.image.inspect import open_image
+from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
+from envbuilder.layer.plan import AnyPlan, plan
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.copy import DEFAULT_JOBS, copy
@@ -35,14 +42,16 @@ from envbuilder.store.target import Target
 )
 @click.option("--platform", default="", metavar="P", help="Platform to build for (default: this host's).")
 @click.option("--jobs", type=click.IntRange(1), default=default_jobs, help="Layers built at a time (default: cores).")
+@click.option("--record", is_flag=True, help="Take digests that are not as predicted, and record them.")
 @click.option("--dry-run", is_flag=True, help="Say which layers would be built, build nothing.")
 @common
 def command(
-    app: App, environments: tuple[str, ...], destination: str, platform: str, jobs: int, dry_run: bool
+    app: App, environments: tuple[str, ...], destination: str, platform: str, jobs: int, record: bool, dry_run: bool
 ) -> Result:
     """Build the images of environments from their locks, into the store. Prints the digests.
 
-    Layers that the store has are reused; artefacts are fetched only for layers that must be made.
+    Layers that the store has are reused; artefacts are fetched only for layers that must be made. What
+    lockfiles/ENV/<platform>.digests predicts and the place of --to has whole is not made at all.
     Nothing runs in a container, and no root is needed.
     """
     if destination and len(environments) > 1:
@@ -52,7 +61,7 @@ def command(
     chains = [fresh_locks(app.need_project(), name, parsed) for name in environments]
     if dry_run:
         return _plan(chains, store)
-    values = [_build(app, locks, store, destination, jobs) for locks in chains]
+    values = [_build(app, locks, store, destination, jobs, record=record) for locks in chains]
     return Result("\n".join(value["digest"] for value in values), values)
 
 
@@ -66,18 +75,87 @@ def _plan(chains: list[tuple[Lock, ...]], store: LayoutTarget) -> Result:
     return Result(text, rows)
 
 
-def _build(app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: str, jobs: int) -> dict[str, Any]:
+def _build(
+    app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: str, jobs: int, *, record: bool
+) -> dict[str, Any]:
     started = time.monotonic()
     lock, project = locks[-1], app.need_project()
-    rows: list[dict[str, Any]] = []
     target, tag = open_destination(app, destination) if destination else (None, "")
+    here, plans = store_tag(lock.name, lock.version), plan(locks)
+    key = image_key(lock, plans)
+    predicted = read_predicted(project, lock)
+    expected = None if record else predicted
+    promised = expected.image if expected and expected.key == key else recall(store, key)
+    # A place that has all of it already: nothing is fetched and nothing made.
+    known = _look(target, promised, lock, plans) if target else None
+    rows: list[dict[str, Any]] = []
+    sent, was_made = 0, False
+    if target and known:
+        target.tag(known.descriptor, tag)
+    else:
+        known = _look(store, recall(store, key) or promised, lock, plans)
+        if known:
+            store.tag(known.descriptor, here)
+        else:
+            known, rows, sent = _make(app, locks, store, target, jobs, tag=here, key=key, expected=expected)
+            remember(store, key, known.descriptor)
+            was_made = True
+        made = prediction(key, known)
+        check_predicted(expected, made, lock)
+        record_predicted(app, project, lock, made, known=predicted, forced=record)
+        if target:
+            sent += copy(store, known.descriptor, target, tag=tag).copied_bytes
+    value: dict[str, Any] = {
+        "name": lock.name,
+        "version": lock.version,
+        "digest": str(known.descriptor.digest),
+        "layers": rows if was_made else [_row(layer, reused=True) for layer in known.predicted],
+        "metadata_size": known.image.lazy.metadata.size if known.image.lazy else 0,
+    }
+    if target:
+        value |= {"destination": destination, "copied_bytes": sent}
+    value["seconds"] = round(time.monotonic() - started, 3)
+    new = [row for row in rows if not row["reused"]]
+    app.output.note(
+        f"{lock.name}: {len(plans)} layers, {len(new)} built ({human_size(sum(row['size'] for row in new))}) "
+        f"in {value['seconds']:.1f} s"
+    )
+    return value
+
+
+def _look(target: Target, what: Descriptor | None, lock: Lock, plans: Sequence[AnyPlan]) -> Known | None:
+    return find_image(target, what, lock, plans) if what else None
+
+
+def _make(
+    app: App,
+    locks: tuple[Lock, ...],
+    store: LayoutTarget,
+    target: Target | None,
+    jobs: int,
+    *,
+    tag: str,
+    key: Digest,
+    expected: Predicted | None,
+) -> tuple[Known, list[dict[str, Any]], int]:
+    """Build what is missing, and send each layer as soon as it is there: the image, a row a layer, bytes sent."""
+    lock, project = locks[-1], app.need_project()
+    rows: list[dict[str, Any]] = []
     cache = artifact_cache(app, os.environ)
     needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
     absent = sum(artifact.size for artifact in needed.values() if not cache.has(artifact))
     with app.output.stage(f"{lock.name}: fetch", absent) as meter, _Pusher(target, store) as pusher:
 
         def finished(layer: Layer, reused: bool) -> None:
-            rows.append(_row(layer, reused=reused))
+            made = PredictedLayer(
+                id=layer.id,
+                key=layer.plan_key,
+                diff_id=layer.diff_id,
+                digest=layer.blob.digest,
+                size=layer.blob.size,
+            )
+            check_predicted(expected, Predicted(key=key, image=layer.blob, layers=(made,)), lock)
+            rows.append(_row(made, reused=reused))
             pusher.push(layer)
             if not reused:
                 app.output.note(f"{layer.id}: built, {human_size(layer.blob.size)}")
@@ -89,36 +167,19 @@ def _build(app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: 
             cache=app.cache_directory,
             folders={each.name: environment_folder(project, each.name) for each in locks},
             jobs=jobs,
-            tag=store_tag(lock.name, lock.version),
+            tag=tag,
             finished=finished,
         )
-    value: dict[str, Any] = {
-        "name": lock.name,
-        "version": lock.version,
-        "digest": str(built.image.descriptor.digest),
-        "layers": rows,
-        "metadata_size": built.image.metadata.size,
-    }
-    if target is not None:
-        report = copy(store, built.image.descriptor, target, tag=tag)
-        sent = pusher.sent + report.copied_bytes
-        value |= {"destination": destination, "copied_bytes": sent}
-    value["seconds"] = round(time.monotonic() - started, 3)
-    new = [row for row in rows if not row["reused"]]
-    app.output.note(
-        f"{lock.name}: {len(rows)} layers, {len(new)} built ({human_size(sum(row['size'] for row in new))}) "
-        f"in {value['seconds']:.1f} s"
-    )
-    return value
+    what = built.image.descriptor
+    return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, pusher.sent
 
 
-def _row(layer: Layer, *, reused: bool) -> dict[str, Any]:
+def _row(layer: PredictedLayer, *, reused: bool) -> dict[str, Any]:
     return {
         "id": layer.id,
-        "digest": str(layer.blob.digest),
+        "digest": str(layer.digest),
         "diff_id": str(layer.diff_id),
-        "size": layer.blob.size,
-        "tar_size": layer.tar_size,
+        "size": layer.size,
         "reused": reused,
     }
 

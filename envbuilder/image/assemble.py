@@ -21,6 +21,8 @@ from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.manifest import Index, Manifest
 from envbuilder.oci.platform import Platform
 
+#: Name of the rules by which layers become documents: raise the number when any byte of them would change.
+IMAGE_WRITER = "image/1"
 #: zstd level of the metadata blob: 19 is a fifth smaller and takes 13 times as long, 2 s for 100,000 inodes.
 METADATA_LEVEL = 9
 

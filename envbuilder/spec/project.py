@@ -56,6 +56,11 @@ def lock_file(project: Path, name: str, platform: Platform) -> Path:
     return project / "lockfiles" / name / f"{platform.file_stem}.lock.toml"
 
 
+def digests_file(project: Path, name: str, platform: Platform) -> Path:
+    """Where the digests stand that the lock of environment ``name`` is known to become, whether or not it exists."""
+    return project / "lockfiles" / name / f"{platform.file_stem}.digests"
+
+
 def load_spec(project: Path, name: str) -> EnvSpec:
     """Environment ``name`` of ``project``, as declared in ``images/<name>/env.toml``.
 
