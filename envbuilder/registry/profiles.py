@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 #: How the bytes of a blob are sent: one PUT; one PATCH without Content-Range, then PUT; many PATCHes, then PUT.
 Way: TypeAlias = Literal["put", "stream", "chunks"]
@@ -166,4 +166,4 @@ def profile_named(name: str) -> Profile | None:
 
 def as_way(text: str) -> Way | None:
     """``text`` as a way to upload."""
-    return cast("Way", text) if text in WAYS else None
+    return next((way for way in WAYS if way == text), None)

@@ -19,20 +19,26 @@ from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import RegistryReference, check_tag
 from envbuilder.registry.answer import Answer
+from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.client import Call, RegistryClient
+from envbuilder.registry.download import Download, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
-from envbuilder.registry.upload import Upload
-from envbuilder.store.target import NotFound, Opener, ShortRange
+from envbuilder.registry.known import KnownBlobs
+from envbuilder.registry.upload import Upload, UploadSettings
+from envbuilder.store.pace import Pace
+from envbuilder.store.target import MissingChildren, NotFound, Opener, ShortRange
 
 _log = logging.getLogger("envbuilder.registry")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
-#: Times in a row that a download may break without giving a byte before we stop resuming it.
+#: Times in a row that a ranged read may break before we stop asking again.
 _MAX_FRUITLESS = 4
 #: Manifests kept, so that looking one up and then copying it is one request (Docker Hub counts them).
 _KEPT_MANIFESTS = 32
 #: Redirected locations of blobs kept; seconds that one is used, below what any registry signs them for.
 _KEPT_LOCATIONS = 512
 _LOCATION_LIFE_S = 120.0
+#: A manifest is refused for what it names (distribution-spec, "Error Codes"; an index's children are manifests).
+_MISSING = frozenset({"MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN", "MANIFEST_UNKNOWN"})
 _ACCEPT = ", ".join(media_types.MANIFEST_ACCEPT)
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
@@ -46,6 +52,8 @@ class RegistryTarget:
 
     writable: ask for the right to push from the start, so that a push needs one token.
     mount_from: repositories of the same registry that may hold blobs we push.
+    known: what registries were seen to hold; ``has`` then answers from it, and ``forget`` undoes that.
+    capabilities: what registries were seen to do. upload: how blobs are sent, when the machine's owner says so.
     """
 
     def __init__(
@@ -55,11 +63,24 @@ class RegistryTarget:
         *,
         writable: bool = False,
         mount_from: Sequence[str] = (),
+        known: KnownBlobs | None = None,
+        capabilities: Capabilities | None = None,
+        upload: UploadSettings | None = None,
     ) -> None:
-        self._made_of = (reference, client, {"writable": writable, "mount_from": tuple(mount_from)})
+        options = {"writable": writable, "mount_from": tuple(mount_from), "known": known, "upload": upload}
+        self._made_of = (reference, client, options | {"capabilities": capabilities})
         self._name, self._repository = reference.name, reference.repository
         self._client, self._registry = client, client.registry(reference.host)
-        self._upload = Upload(client, self._registry, self._repository, mount_from)
+        self._origin = str(self._registry.origin)
+        self._known, self._mount_from = known, tuple(mount_from)
+        self._capabilities = capabilities or Capabilities()
+        self._upload = Upload(
+            client,
+            self._registry,
+            self._repository,
+            capabilities=self._capabilities,
+            settings=upload or UploadSettings(),
+        )
         self._scopes = (f"repository:{self._repository}:{'pull,push' if writable else 'pull'}",)
         self._lock = threading.Lock()
         self._manifests: OrderedDict[Digest, bytes] = OrderedDict()
@@ -75,12 +96,27 @@ class RegistryTarget:
     def name(self) -> str:
         return self._name
 
+    @property
+    def pace(self) -> Pace:
+        """The gate of this registry; all its repositories share it."""
+        return self._registry.pace
+
     def has(self, what: Descriptor) -> bool:
+        if self._known and self._known.has(self._origin, self._repository, what.digest):
+            return True
         found = self._head(what)
         with self._lock:
             # A push usually follows at once: it need not ask again.
             (self._absent.discard if found else self._absent.add)(what.digest)
+        if found:
+            self._note(what)
         return found
+
+    def forget(self) -> bool:
+        """Ask the registry anew from now on; whether anything was only remembered."""
+        with self._lock:
+            self._absent.clear()
+        return bool(self._known) and self._known is not None and self._known.forget(self._origin, self._repository)
 
     def fetch(self, what: Descriptor) -> BinaryIO:
         if what.media_type in _DOCUMENTS:
@@ -89,7 +125,7 @@ class RegistryTarget:
                 data = self._manifest(str(what.digest))[0]
             return verifying(io.BytesIO(data), what, source=f"{self.name}: {what.digest}")
         answer = self._get_blob(what, "")
-        return verifying(cast("BinaryIO", _Download(self, what, answer)), what, source=f"{self.name}: {what.digest}")
+        return verifying(cast("BinaryIO", Download(self, what, answer)), what, source=f"{self.name}: {what.digest}")
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
         if offset < 0 or size < 0 or offset + size > what.size:
@@ -141,7 +177,9 @@ class RegistryTarget:
                 data = stream.read()
             self._put_manifest(what, data, str(what.digest))
         else:
-            self._upload.blob(what, content, self._head)
+            self._upload.blob(what, content, self._head, self._neighbours(what))
+            self._registry.pace.faster()
+        self._note(what)
 
     def lookup(self, tag: str) -> Descriptor:
         if not tag.startswith("sha256:"):
@@ -150,10 +188,41 @@ class RegistryTarget:
         return Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
 
     def tag(self, what: Descriptor, tag: str) -> None:
-        check_tag(tag)
         with self.fetch(what) as stream:
             data = stream.read()
-        self._put_manifest(what, data, tag)
+        self.push_tagged(what, data, tag)
+
+    def push_tagged(self, what: Descriptor, data: bytes, tag: str) -> None:
+        self._put_manifest(what, data, check_tag(tag))
+        self._note(what)
+        self._save()
+
+    def is_tagged(self, what: Descriptor, tag: str) -> bool:
+        call = self._call("HEAD", f"/v2/{self._repository}/manifests/{check_tag(tag)}", accept=_ACCEPT)
+        try:
+            answer = self._registry.request(call, (200,))
+        except (NotFound, Rejected):
+            return False
+        answer.finish()
+        if tagged := answer.headers.get("Docker-Content-Digest") == str(what.digest):
+            self._note(what)
+        return tagged
+
+    def _neighbours(self, what: Descriptor) -> list[str]:
+        """Where the blob may be mounted from: as told, and the last repository that was seen to hold it."""
+        found = [*self._mount_from]
+        # A product whose mounts were never seen to succeed is not asked on a mere memory.
+        if self._known and self._upload.profile.mount:
+            found += self._known.holders(self._origin, what.digest)[:1]
+        return [name for name in dict.fromkeys(found) if name != self._repository]
+
+    def _note(self, what: Descriptor) -> None:
+        if self._known:
+            self._known.note(self._origin, self._repository, [what.digest])
+
+    def _save(self) -> None:
+        if self._known:
+            self._known.save(self._origin)
 
     def _head(self, what: Descriptor) -> bool:
         call = self._call("HEAD", self._path(what), accept=_ACCEPT if what.media_type in _DOCUMENTS else "")
@@ -217,7 +286,12 @@ class RegistryTarget:
             body=data,
             size=len(data),
         )
-        answer = self._registry.request(call, (200, 201, 202))
+        try:
+            answer = self._registry.request(call, (200, 201, 202))
+        except (Rejected, NotFound) as error:
+            if _MISSING & set(getattr(error, "codes", ())) or any(code in str(error) for code in _MISSING):
+                raise MissingChildren(str(error), hint="Push it again; the registry lost a part of it.") from error
+            raise
         answer.finish()
         said = answer.headers.get("Docker-Content-Digest", str(what.digest))
         if said.startswith("sha256:") and said != str(what.digest):
@@ -304,44 +378,3 @@ class RegistryTarget:
             self._manifests[digest] = data
             while len(self._manifests) > _KEPT_MANIFESTS:
                 self._manifests.popitem(last=False)
-
-
-class _Download(io.RawIOBase):
-    """The body of a blob that is taken up where it broke off; what comes out is not verified yet."""
-
-    def __init__(self, target: RegistryTarget, what: Descriptor, answer: Answer) -> None:
-        super().__init__()
-        self._target, self._what = target, what
-        self._answer = answer
-        self._position = 0
-        self._fruitless = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        while True:
-            try:
-                data = self._answer.read(size)
-            except RegistryDown as error:
-                self._fruitless += 1
-                if self._fruitless >= _MAX_FRUITLESS or self._position >= self._what.size:
-                    raise
-                _log.debug("%s; going on at byte %d", error, self._position)
-                self._answer = self._target.resume(self._what, self._position)
-                continue
-            if data:
-                self._fruitless = 0
-                self._position += len(data)
-            return data
-
-    def close(self) -> None:
-        if not self.closed:
-            self._answer.finish()
-        super().close()
-
-
-def skip(answer: Answer, count: int) -> None:
-    """Read and drop ``count`` bytes, or all there are."""
-    while count > 0 and (block := answer.read(min(count, 1 << 20))):
-        count -= len(block)

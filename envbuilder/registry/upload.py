@@ -1,68 +1,127 @@
-"""One blob into a repository: mount it if a neighbour has it, else POST and one streaming PUT.
+"""One blob into a repository: mount it if a neighbour has it, else begin an upload and send it.
 
-Source: OCI distribution-spec 1.1, "Pushing Blobs"; registry.md 4. Chunked PATCH is broken in a
-different way at each large registry, so it is not the default. Memory is flat at any size.
+Source: OCI distribution-spec 1.1, "Pushing Blobs"; registry.md 4. One streaming PUT is the default, since
+chunks are broken in a different way at each large registry. Memory is flat at any size.
 """
 
 from __future__ import annotations
 
-import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import BinaryIO, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
-from envbuilder.digest import Descriptor, verifying
+from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError
+from envbuilder.registry.answer import Answer
+from envbuilder.registry.body import Body
+from envbuilder.registry.capabilities import Capabilities
+from envbuilder.registry.chunks import Session, chunk_size_of, send_chunks
 from envbuilder.registry.client import Call, Registry, RegistryClient
 from envbuilder.registry.errors import BadAnswer, Denied, RateLimited, RegistryDown, Rejected, Unauthorized
+from envbuilder.registry.profiles import (
+    GENERIC,
+    Profile,
+    Way,
+    as_way,
+    profile_named,
+    profile_of_answer,
+    profile_of_host,
+)
 from envbuilder.store.target import NotFound, Opener
 
 _log = logging.getLogger("envbuilder.registry")
 #: Errors of an upload after which the blob may be there all the same, or a new upload may succeed
 #: (distribution#2077, registry.md 4.1): a lost answer, a session that is gone, a concurrent writer.
 _UNCERTAIN = (RegistryDown, RateLimited, NotFound, Rejected)
+#: What a refusal of one way says about the next: a limit on one body wants chunks, no PUT with a body wants a PATCH.
+_OTHER_WAY: dict[int, Way] = {413: "chunks", 405: "stream", 501: "stream"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadSettings:
+    """How uploads go where the machine's owner says so. chunk_size: bytes, 0: as the profile has it.
+
+    way: None: one PUT, or what the profile or experience says.
+    """
+
+    way: Way | None = None
+    chunk_size: int = 0
 
 
 class Upload:
-    """Uploads into ``repository``; thread-safe, keeps nothing between blobs."""
+    """Uploads into ``repository``; thread-safe. What it learns about the registry goes into ``capabilities``."""
 
-    def __init__(self, client: RegistryClient, registry: Registry, repository: str, mount_from: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: RegistryClient,
+        registry: Registry,
+        repository: str,
+        *,
+        capabilities: Capabilities,
+        settings: UploadSettings,
+    ) -> None:
         self._client, self._registry, self._repository = client, registry, repository
-        self._mount_from = tuple(name for name in mount_from if name != repository)
+        self._capabilities, self._settings = capabilities, settings
         self._scopes = (f"repository:{repository}:pull,push",)
 
-    def blob(self, what: Descriptor, content: Opener, present: Callable[[Descriptor], bool]) -> None:
-        """Store the blob; ``present`` asks whether it is there.
+    @property
+    def profile(self) -> Profile:
+        """What to expect of this registry, by its name or by what it answered."""
+        product = self._capabilities.get(str(self._registry.origin), "product")
+        return profile_of_host(self._registry.host) or profile_named(product) or GENERIC
+
+    @property
+    def way(self) -> Way:
+        """How the next blob is sent: as told, as learned, as the profile says."""
+        learned = as_way(self._capabilities.get(str(self._registry.origin), "upload"))
+        return self._settings.way or learned or self.profile.way
+
+    def blob(
+        self, what: Descriptor, content: Opener, present: Callable[[Descriptor], bool], neighbours: Sequence[str] = ()
+    ) -> None:
+        """Store the blob; ``present`` asks whether it is there; ``neighbours`` may hold it and let it be mounted.
 
         Raises:
             DigestMismatch: the content is not ``what``. Otherwise what the registry's refusal means.
         """
-        body = _Body(content, what)
-        location = ""
-        for neighbour in self._mount_from:
-            mounted, location = self._mount(what, neighbour)
+        body = Body(content, what)
+        try:
+            self._blob(what, body, present, neighbours)
+        finally:
+            body.close()
+
+    def _blob(
+        self, what: Descriptor, body: Body, present: Callable[[Descriptor], bool], neighbours: Sequence[str]
+    ) -> None:
+        session: Session | None = None
+        for neighbour in neighbours:
+            mounted, session = self._mount(what, neighbour)
             if mounted:
                 return
-            if location:
+            if session:
                 break
-        attempt, waited_s = 0, 0.0
+        attempt, waited_s, way = 0, 0.0, self.way
         while True:
             attempt += 1
             # What goes wrong here was tried again already, and nothing is to be cancelled.
-            location = location or self._start()
+            session = session or self._start()
             try:
-                self._put(location, what, body)
+                self._send(session, way, what, body)
+                if way != self.way:
+                    self._capabilities.note(str(self._registry.origin), "upload", way)
                 return
             except _UNCERTAIN as error:
                 if body.failure is not None:
-                    self._cancel(location)
+                    self._cancel(session)
                     raise body.failure from None
                 if present(what):
                     return
-                self._cancel(location)
-                location = ""
+                self._cancel(session)
+                session = None
+                if other := self._other_way(error, way, what):
+                    way = other
+                    continue
                 wanted_s = error.retry_after_s if isinstance(error, RateLimited) else None
                 pause_s = self._client.pause_s(attempt, waited_s, wanted_s)
                 if pause_s is None or _is_final(error):
@@ -71,103 +130,80 @@ class Upload:
                 self._client.sleep(pause_s)
                 waited_s += pause_s
             except BaseException:
-                self._cancel(location)
+                self._cancel(session)
                 raise
 
-    def _mount(self, what: Descriptor, neighbour: str) -> tuple[bool, str]:
-        """Whether the blob is mounted now; else where its upload goes on, if an upload was begun."""
+    def _mount(self, what: Descriptor, neighbour: str) -> tuple[bool, Session | None]:
+        """Whether the blob is mounted now; else its upload, if one was begun."""
         path = f"/v2/{self._repository}/blobs/uploads/?mount={quote(str(what.digest), safe='')}&from={quote(neighbour)}"
         scopes = (*self._scopes, f"repository:{neighbour}:pull")
         try:
-            call = Call(
-                method="POST", url=self._registry.url(path), scopes=scopes, headers={"Content-Length": "0"}, retry=False
-            )
-            answer = self._registry.request(call, (201, 202))
+            answer = self._registry.request(self._post(path, scopes, retry=False), (201, 202))
         except (Unauthorized, Denied, RateLimited, RegistryDown, Rejected, NotFound) as error:
             # Whatever goes wrong with a short cut, the long way is open (ggcr#1404, #1679).
             _log.debug("mount from %s: %s", neighbour, error)
-            return False, ""
+            return False, None
         answer.finish()
         if answer.status == 201:
-            return True, ""
-        location = answer.headers.get("Location")
-        return False, self._registry.follow(location, answer.url) if location else ""
+            self._capabilities.note(str(self._registry.origin), "mount", "yes")
+            return True, None
+        return False, self._session_of(answer) if answer.headers.get("Location") else None
 
-    def _start(self) -> str:
-        url = self._registry.url(f"/v2/{self._repository}/blobs/uploads/")
-        call = Call(method="POST", url=url, scopes=self._scopes, headers={"Content-Length": "0"})
-        answer = self._registry.request(call, (202,))
+    def _start(self) -> Session:
+        path = f"/v2/{self._repository}/blobs/uploads/"
+        answer = self._registry.request(self._post(path, self._scopes, retry=True), (202,))
         answer.finish()
+        return self._session_of(answer)
+
+    def _post(self, path: str, scopes: tuple[str, ...], *, retry: bool) -> Call:
+        url = self._registry.url(path)
+        return Call(method="POST", url=url, scopes=scopes, headers={"Content-Length": "0"}, retry=retry)
+
+    def _session_of(self, answer: Answer) -> Session:
         if not (location := answer.headers.get("Location")):
             raise BadAnswer(f"POST {answer.where}: want a Location, got none")
-        return self._registry.follow(location, answer.url)
-
-    def _put(self, location: str, what: Descriptor, body: _Body) -> None:
-        # The state in the query is opaque: the digest is appended, nothing is rebuilt.
-        url = location + ("&" if "?" in location else "?") + "digest=" + quote(str(what.digest), safe="")
-        call = Call(
-            method="PUT",
-            url=url,
+        if found := profile_of_answer(answer.headers):
+            self._capabilities.note(str(self._registry.origin), "product", found.name)
+        return Session(
+            registry=self._registry,
+            client=self._client,
             scopes=self._scopes,
-            headers={"Content-Type": "application/octet-stream"},
-            body=body.open,
-            size=what.size,
-            retry=False,
-            answer_timeout_s=self._client.transport.settings.upload_answer_timeout_s,
+            location=self._registry.follow(location, answer.url),
+            least_chunk=_count(answer.headers.get("OCI-Chunk-Min-Length", "")),
         )
-        if not what.size:
-            # An empty body is never read by the HTTP library, so nothing would check that it is empty.
-            with body.open() as stream:
-                stream.read()
-        answer = self._registry.request(call, (200, 201, 204))
-        answer.finish()
 
-    def _cancel(self, location: str) -> None:
-        if location:
-            try:
-                call = Call(method="DELETE", url=location, scopes=self._scopes, retry=False)
-                self._registry.request(call, range(200, 300)).finish()
-            except EnvbuilderError as error:
-                _log.debug("cancel: %s", error)
+    def _send(self, session: Session, way: Way, what: Descriptor, body: Body) -> None:
+        match way:
+            case "put":
+                session.put(what, body, 0)
+            case "stream":
+                if what.size:
+                    session.patch(body, 0, what.size, ranged=False)
+                session.put(what, body, what.size)
+            case "chunks":
+                profile = self.profile
+                size = self._settings.chunk_size or profile.chunk_size
+                send_chunks(
+                    session, what, body, chunk_size_of(size, session.least_chunk), last_in_put=profile.last_in_put
+                )
 
+    def _other_way(self, error: EnvbuilderError, way: Way, what: Descriptor) -> Way | None:
+        """The way that a refusal of this one suggests, if there is one to try; it is remembered once it works."""
+        other = _OTHER_WAY.get(error.status) if isinstance(error, Rejected) else None
+        if way != "put" or other is None or self._settings.way or not what.size:
+            return None
+        _log.debug("%s: %s; sending it as %s", self._registry.host, error, other)
+        return other
 
-class _Body:
-    """The content as a verified body; remembers an error of its own, which no new upload would mend."""
-
-    def __init__(self, content: Opener, what: Descriptor) -> None:
-        self._content, self._what = content, what
-        self.failure: Exception | None = None
-
-    def open(self) -> BinaryIO:
-        with self.noted():
-            inner = verifying(self._content(), self._what, source=f"upload of {self._what.digest}")
-        return cast("BinaryIO", _Noting(inner, self))
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
+    def _cancel(self, session: Session) -> None:
         try:
-            yield
-        except Exception as error:
-            self.failure = error
-            raise
+            session.cancel()
+        except EnvbuilderError as error:
+            _log.debug("cancel: %s", error)
 
 
-class _Noting(io.RawIOBase):
-    def __init__(self, inner: BinaryIO, body: _Body) -> None:
-        super().__init__()
-        self._inner, self._body = inner, body
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        with self._body.noted():
-            return self._inner.read(size)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._inner.close()
-        super().close()
+def _count(text: str) -> int:
+    return int(text[:15]) if text.isascii() and text.isdecimal() else 0
 
 
 def _is_final(error: EnvbuilderError) -> bool:

@@ -10,7 +10,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -18,12 +18,20 @@ from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, parse_document
-from envbuilder.store.target import SerialTarget, Target
+from envbuilder.store.pace import MOST
+from envbuilder.store.target import (
+    ForgetfulTarget,
+    MissingChildren,
+    PacedTarget,
+    SerialTarget,
+    TaggingTarget,
+    Target,
+)
 
-#: Blobs moved at a time; registries lose uploads when there are many more (registry.md 9, tuist#12530).
-DEFAULT_JOBS = 4
+#: Blobs moved at a time at most; each registry's own pace, which begins at 4, decides how many of them run.
+DEFAULT_JOBS = MOST
 #: Questions (``has``) asked at a time: they are small, and a push of 60 layers starts with 60 of them.
-_QUESTIONS = 8
+_QUESTIONS = 16
 #: Caps on a graph that someone else made (registry.md 8.2): levels of indexes, manifests, blobs.
 MAX_DEPTH = 4
 MAX_MANIFESTS = 1_000
@@ -51,12 +59,14 @@ class CopyPlan:
 
     manifests: documents that the target lacks, children first, as (descriptor, bytes).
     blobs: configs and layers that the target lacks. present: all that it has already.
+    tagged: the tag of the copy names the root there already.
     """
 
     root: Descriptor
     manifests: tuple[tuple[Descriptor, bytes], ...]
     blobs: tuple[Descriptor, ...]
     present: tuple[Descriptor, ...]
+    tagged: bool = False
 
     @property
     def size(self) -> int:
@@ -75,27 +85,37 @@ class CopyReport:
     skipped_bytes: int
 
 
-def copy_plan(source: Target, what: Descriptor, target: Target) -> CopyPlan:
-    """What must move so that ``target`` has ``what`` and all that it names.
+def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = "") -> CopyPlan:
+    """What must move so that ``target`` has ``what`` and all that it names, and ``tag`` names it there.
+
+    The root is asked for first. Where it is, its manifests are: no target takes one without its children. Blobs
+    are asked for all the same, since registries lose them under a manifest (registry.md 9: Quay, zot).
 
     Raises:
         NotFound: the source lacks a manifest. GraphTooLarge: over a cap.
         DigestMismatch: a manifest is not what named it, or one digest is given two sizes.
     """
     manifests, blobs = _graph(source, what)
-    wanted = [*blobs, *(manifest for manifest, _ in manifests)]
 
     def ask(blob: Descriptor) -> bool:
         with _side("destination", target, blob):
             return target.has(blob)
 
+    with _side("destination", target, what):
+        tagged = bool(tag) and isinstance(target, TaggingTarget) and target.is_tagged(what, tag)
+        root_there = tagged or target.has(what)
+    unsure = [] if root_there else [manifest for manifest, _ in manifests if manifest.digest != what.digest]
     with ThreadPoolExecutor(_QUESTIONS, "copy-plan") as pool:
+        wanted = [*blobs, *unsure]
         answers = dict(zip((blob.digest for blob in wanted), pool.map(ask, wanted), strict=True))
+    there = [manifest for manifest, _ in manifests if answers.get(manifest.digest, root_there)]
+    known = {manifest.digest for manifest in there}
     return CopyPlan(
         root=what,
-        manifests=tuple(pair for pair in manifests if not answers[pair[0].digest]),
+        manifests=tuple(pair for pair in manifests if pair[0].digest not in known),
         blobs=tuple(blob for blob in blobs if not answers[blob.digest]),
-        present=tuple(blob for blob in wanted if answers[blob.digest]),
+        present=(*(blob for blob in blobs if answers[blob.digest]), *there),
+        tagged=tagged,
     )
 
 
@@ -117,23 +137,34 @@ def copy(
     Raises:
         whatever the targets raise, and what ``copy_plan`` raises.
     """
-    plan = plan or copy_plan(source, what, target)
+    plan = plan or copy_plan(source, what, target, tag=tag)
     if plan.root.digest != what.digest:
         raise ValueError(f"copy: the plan is of {plan.root.digest}, not of {what.digest}")
+    try:
+        return _act(source, target, plan, tag, jobs, progress)
+    except MissingChildren:
+        # What the target remembers is no longer so: ask, and send what is gone.
+        if not isinstance(target, ForgetfulTarget) or not target.forget():
+            raise
+        return _act(source, target, copy_plan(source, what, target, tag=tag), tag, jobs, progress)
+
+
+def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, progress: Progress | None) -> CopyReport:
     movement = _Movement(source, target, progress)
     # An archive's bytes should follow from the image alone, so its blobs go one by one.
     movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs)
     for manifest, data in plan.manifests:
-        movement.document(manifest, data)
-    if tag:
-        with _side("destination", target, what):
-            target.tag(what, tag)
+        last = tag if manifest.digest == plan.root.digest else ""
+        movement.document(manifest, data, last)
+    if tag and not plan.tagged and not movement.tagged:
+        with _side("destination", target, plan.root):
+            target.tag(plan.root, tag)
     if isinstance(target, SerialTarget):
-        with _side("destination", target, what):
-            target.finish(what)
+        with _side("destination", target, plan.root):
+            target.finish(plan.root)
     skipped = [*plan.present, *(blob for blob in plan.blobs if blob.digest not in movement.opened)]
     return CopyReport(
-        descriptor=what,
+        descriptor=plan.root,
         copied=len(plan.blobs) + len(plan.manifests) + len(plan.present) - len(skipped),
         copied_bytes=movement.moved,
         skipped=len(skipped),
@@ -193,6 +224,7 @@ class _Movement:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.moved = 0
+        self.tagged = False
         self.opened: set[Digest] = set()
 
     def all_of(self, blobs: Sequence[Descriptor], jobs: int) -> None:
@@ -210,14 +242,29 @@ class _Movement:
         if failures:
             raise next((error for error in failures if not isinstance(error, CopyCancelled)), failures[0])
 
-    def document(self, what: Descriptor, data: bytes) -> None:
+    def document(self, what: Descriptor, data: bytes, tag: str) -> None:
         with _side("destination", self._target, what):
-            self._target.push(what, lambda: io.BytesIO(data))
+            if tag and isinstance(self._target, TaggingTarget):
+                self._target.push_tagged(what, data, tag)
+                self.tagged = True
+            else:
+                self._target.push(what, lambda: io.BytesIO(data))
         self._count(what, len(data))
 
     def _blob(self, what: Descriptor) -> None:
-        with _side("destination", self._target, what):
+        with _side("destination", self._target, what), self._slots():
+            if self._stop.is_set():
+                raise CopyCancelled(f"copy: {what.digest}: not begun, because another blob failed")
             self._target.push(what, lambda: self._open(what))
+
+    @contextmanager
+    def _slots(self) -> Iterator[None]:
+        """A place at each host that has a pace: once where both ends are one, in one order for all copies."""
+        paces = {id(one.pace): one.pace for one in (self._source, self._target) if isinstance(one, PacedTarget)}
+        with ExitStack() as held:
+            for _, pace in sorted(paces.items()):
+                held.enter_context(pace.slot())
+            yield
 
     def _open(self, what: Descriptor) -> BinaryIO:
         with _side("source", self._source, what):

@@ -8,6 +8,7 @@ there is one directory, ``envbuilder/``, that other tools ignore: what is being 
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, parse_json_object, verifying
 from envbuilder.errors import SpecError
 from envbuilder.oci import media_types
+from envbuilder.oci.artifact import as_referrer, is_referrers_tag
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import check_tag
 from envbuilder.store.files import (
@@ -29,6 +31,7 @@ from envbuilder.store.files import (
     write_whole,
 )
 from envbuilder.store.records import RecordStore
+from envbuilder.store.referrers import Listing, Swapped, TagState
 from envbuilder.store.target import NotFound, Opener, ShortRange
 
 LAYOUT_FILE = "oci-layout"
@@ -143,6 +146,42 @@ class LayoutTarget:
             kept = [entry for entry in self._entries() if entry.annotations.get(media_types.REF_NAME) != tag]
             self._write_index([*kept, named])
 
+    def tag_state(self, tag: str) -> TagState | None:
+        """What ``tag`` names; None: nothing."""
+        try:
+            what = self.lookup(check_tag(tag))
+        except NotFound:
+            return None
+        with self.fetch(what) as stream:
+            return TagState(what=what, data=stream.read())
+
+    def swap_tag(self, tag: str, what: Descriptor, data: bytes, was: TagState | None) -> Swapped:
+        """Store the manifest ``data`` as ``tag`` if that still names ``was``."""
+        self.push(what, lambda: io.BytesIO(data))
+        named = replace(what, annotations={**what.annotations, media_types.REF_NAME: check_tag(tag)})
+        with exclusive(self._lock()):
+            entries = self._entries()
+            now = {entry.digest for entry in entries if entry.annotations.get(media_types.REF_NAME) == tag}
+            if now != ({was.what.digest} if was else set()):
+                return "lost"
+            kept = [entry for entry in entries if entry.annotations.get(media_types.REF_NAME) != tag]
+            self._write_index([*kept, named])
+        return "done"
+
+    def listed_referrers(self, subject: Descriptor, artifact_type: str) -> Listing:
+        """Those among the untagged manifests of index.json, where oras lists what it attached."""
+        found = []
+        for entry in self._entries():
+            if media_types.REF_NAME in entry.annotations or artifact_type not in ("", entry.artifact_type):
+                continue
+            if entry.size <= MAX_MANIFEST_SIZE and self.has(entry):
+                with self.fetch(entry) as stream:
+                    referrer = as_referrer(data := stream.read(), source=f"{self.name}: {entry.digest}")
+                named = parse_document(data, source=self.name).subject
+                if named and named.digest == subject.digest:
+                    found.append(referrer)
+        return Listing(found=tuple(found), complete=False)
+
     def untag(self, tag: str) -> None:
         """Let ``tag`` name nothing; a no-op when it does not. The content stays."""
         with exclusive(self._lock()):
@@ -253,13 +292,18 @@ def named_in(entries: Sequence[Descriptor], tag: str, *, source: str) -> Descrip
     Raises:
         NotFound: no such tag; or "" and there are none or several images.
     """
-    images = {entry.digest: entry for entry in entries}
+    images = {
+        entry.digest: entry
+        for entry in entries
+        if not is_referrers_tag(entry.annotations.get(media_types.REF_NAME, ""))
+    }
     if not tag and len(images) == 1:
         return _plain(next(iter(images.values())))
     for entry in entries:
         if tag and entry.annotations.get(media_types.REF_NAME) == tag:
             return _plain(entry)
-    tags = sorted({entry.annotations.get(media_types.REF_NAME, "") for entry in entries} - {""})
+    named = {entry.annotations.get(media_types.REF_NAME, "") for entry in entries} - {""}
+    tags = sorted(name for name in named if not is_referrers_tag(name))
     wanted = f"tag {tag!r}" if tag else "single image"
     raise NotFound(
         f"{source}: want a {wanted}, got tags: {', '.join(tags)[:500] or 'none'}", hint="Name one of the tags."

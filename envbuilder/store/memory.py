@@ -9,6 +9,7 @@ from typing import BinaryIO
 from envbuilder.digest import Descriptor, Digest, DigestMismatch
 from envbuilder.oci.manifest import parse_document
 from envbuilder.oci.reference import check_tag
+from envbuilder.store.referrers import Swapped, TagState
 from envbuilder.store.target import NotFound, Opener, ShortRange
 
 
@@ -68,6 +69,21 @@ class MemoryTarget:
         self._get(what)
         with self._lock:
             self._tags[tag] = what
+
+    def tag_state(self, tag: str) -> TagState | None:
+        """What ``tag`` names; None: nothing."""
+        with self._lock:
+            what = self._tags.get(tag)
+            return TagState(what=what, data=self._content[what.digest]) if what else None
+
+    def swap_tag(self, tag: str, what: Descriptor, data: bytes, was: TagState | None) -> Swapped:
+        """Store the manifest ``data`` as ``tag`` if that still names ``was``."""
+        with self._lock:
+            if self._tags.get(tag) != (was.what if was else None):
+                return "lost"
+            self._content[what.digest] = data
+            self._tags[tag] = what
+        return "done"
 
     def _get(self, what: Descriptor) -> bytes:
         if not self.has(what):

@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError, UnavailableError
+from envbuilder.store.pace import Pace
 
 #: Opens the same bytes anew at each call: a body must be re-openable (token refresh, retry, fallback).
 Opener = Callable[[], BinaryIO]
@@ -18,6 +19,12 @@ Opener = Callable[[], BinaryIO]
 
 class NotFound(EnvbuilderError):
     """A target does not hold what was asked for; asking again gives the same answer."""
+
+    exit_code = 4
+
+
+class MissingChildren(EnvbuilderError):
+    """A target refuses a manifest because it lacks something that the manifest names."""
 
     exit_code = 4
 
@@ -62,6 +69,37 @@ class Target(Protocol):
 
     def tag(self, what: Descriptor, tag: str) -> None:
         """Let ``tag`` name the manifest ``what``, which is here already."""
+
+
+@runtime_checkable
+class TaggingTarget(Target, Protocol):
+    """A target that stores a manifest and its tag in one step, and says cheaply whether that was done before."""
+
+    def is_tagged(self, what: Descriptor, tag: str) -> bool:
+        """Whether ``tag`` names ``what`` there already."""
+
+    def push_tagged(self, what: Descriptor, data: bytes, tag: str) -> None:
+        """Store the manifest ``data`` as ``tag``.
+
+        Raises:
+            MissingChildren: something that it names is not here.
+        """
+
+
+@runtime_checkable
+class ForgetfulTarget(Protocol):
+    """A target that answers ``has`` from memory: others may have removed what it remembers."""
+
+    def forget(self) -> bool:
+        """Ask anew from now on; whether anything was only remembered."""
+
+
+@runtime_checkable
+class PacedTarget(Protocol):
+    """A target that says how much may be moved at a time."""
+
+    @property
+    def pace(self) -> Pace: ...
 
 
 @runtime_checkable

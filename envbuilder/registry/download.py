@@ -1,0 +1,63 @@
+"""A blob on its way here: taken up where it broke off."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Protocol
+
+from envbuilder.digest import Descriptor
+from envbuilder.registry.answer import Answer
+from envbuilder.registry.errors import RegistryDown
+
+_log = logging.getLogger("envbuilder.registry")
+#: Times in a row that a download may break without giving a byte before we stop resuming it.
+_MAX_FRUITLESS = 4
+
+
+class Resumable(Protocol):
+    """What gives the rest of a blob."""
+
+    def resume(self, what: Descriptor, offset: int) -> Answer:
+        """The bytes from ``offset`` on, as the body of an answer."""
+
+
+class Download(io.RawIOBase):
+    """The body of a blob that is taken up where it broke off; what comes out is not verified yet."""
+
+    def __init__(self, target: Resumable, what: Descriptor, answer: Answer) -> None:
+        super().__init__()
+        self._target, self._what = target, what
+        self._answer = answer
+        self._position = 0
+        self._fruitless = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        while True:
+            try:
+                data = self._answer.read(size)
+            except RegistryDown as error:
+                self._fruitless += 1
+                if self._fruitless >= _MAX_FRUITLESS or self._position >= self._what.size:
+                    raise
+                _log.debug("%s; going on at byte %d", error, self._position)
+                self._answer = self._target.resume(self._what, self._position)
+                continue
+            if data:
+                self._fruitless = 0
+                self._position += len(data)
+            return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._answer.finish()
+        super().close()
+
+
+def skip(answer: Answer, count: int) -> None:
+    """Read and drop ``count`` bytes, or all there are."""
+    while count > 0 and (block := answer.read(min(count, 1 << 20))):
+        count -= len(block)
