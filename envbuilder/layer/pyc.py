@@ -27,6 +27,7 @@ from typing import Protocol
 from envbuilder import proc
 from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import HostError
+from envbuilder.layer.compile_server import warm
 from envbuilder.layer.tree import Entry, file
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
@@ -91,7 +92,7 @@ class ImageCompiler:
 
     interpreter: LocalInterpreter
     jobs: int = field(default_factory=lambda: min(_MAX_JOBS, len(os.sched_getaffinity(0))))
-    runner: proc.Runner = field(default=proc.run, repr=False)
+    runner: proc.Runner = field(default=warm, repr=False)
 
     @property
     def identity(self) -> str:
