@@ -16,9 +16,12 @@ from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.trace import Frame
 
 #: Seconds that a read waits for its page of the stream at the most, by the rate so far; else it asks itself.
-_PATIENCE_S = 0.5
-#: Bytes a second until the rate is known: a slow link's, so that a read far ahead of the stream is not held up.
-_FIRST_RATE = 4 << 20
+_PATIENCE_S = 1.0
+#: Bytes a second until the rate is known: of a link of 100 Mbit/s.
+_FIRST_RATE = 12 << 20
+
+#: Bytes a second that are reckoned with at least: one frame is always waited for.
+_LEAST_RATE = 512 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +80,7 @@ class Promised:
     def _reach(self, now: float) -> float:
         """Bytes of the stream that come within a reader's patience."""
         rate = self._ends[self._done] / max(now - self._began, 1e-3) if self._done else _FIRST_RATE
-        return max(rate, _FIRST_RATE / 8) * _PATIENCE_S
+        return max(rate, _LEAST_RATE) * _PATIENCE_S
 
     def arrived(self, frames: int) -> list[Parked]:
         """The first ``frames`` frames are here: the reads that waited for one of them."""

@@ -19,7 +19,7 @@ from envbuilder.mount.stream import COUNT, frame_plans, open_touched
 _log = logging.getLogger(__name__)
 
 #: Seconds without a frame after which reads no longer wait for the stream.
-_STALL_S = 0.5
+_STALL_S = 2.0
 
 
 def await_stream(fetcher: Fetcher, serving: Serving, coming: int) -> bool:

@@ -6,23 +6,18 @@ What lies in its layers is laid into the tree by untar.py.
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
-import io
 import os
 import secrets
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
-
-import zstandard
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable
 from envbuilder.errors import HostError
 from envbuilder.image.inspect import OpenImage
+from envbuilder.image.plain import DAMAGES, plain_tar
 from envbuilder.mount.untar import BadLayer, unpack_tar
 from envbuilder.oci import media_types
 from envbuilder.store.target import Target
@@ -37,10 +32,6 @@ _TARS = frozenset(
         media_types.DOCKER_LAYER_TAR_ZSTD,
     }
 )
-#: First bytes: RFC 1952 2.3.1; RFC 8878 3.1.1 (a frame) and 3.1.2 (a frame to pass over, of 16 kinds).
-_GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_SKIPPABLE_FIRST, _SKIPPABLE_REST = bytes(range(0x50, 0x60)), b"\x2a\x4d\x18"
-_MAGIC_SIZE = 4
 
 
 class NotUnpacked(HostError):
@@ -87,13 +78,15 @@ def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[
 
 def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory: Path) -> None:
     name = f"{source.name}: layer {layer.digest}"
-    with source.fetch(layer) as stored, _decompressed(layer, stored, name) as plain:
+    if layer.media_type not in _TARS:
+        raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
+    with source.fetch(layer) as stored, plain_tar(stored) as plain:
         hashing = _Hashing(plain)
         try:
             unpack_tar(hashing, directory, source=name)
             while hashing.read(BLOCK_SIZE):
                 pass
-        except (zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError) as error:
+        except DAMAGES as error:
             raise BadLayer(f"{name}: {error}") from error
     if hashing.digest() != diff_id:
         raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
@@ -107,45 +100,6 @@ def _only_one(lock_file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-@contextmanager
-def _decompressed(layer: Descriptor, stored: BinaryIO, name: str) -> Iterator[Readable]:
-    """The tar of a layer. How it is compressed is seen in its bytes, as container engines do.
-
-    Docker's archives have no media types: crane calls each of their layers gzip, buildpacks push plain tars under
-    that name. The diff_id decides in the end whether these are the bytes that the image means.
-    """
-    if layer.media_type not in _TARS:
-        raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
-    first = b""
-    while len(first) < _MAGIC_SIZE and (more := stored.read(_MAGIC_SIZE - len(first))):
-        first += more
-    whole = _Rewound(first, stored)
-    if first.startswith(_GZIP_MAGIC):
-        with gzip.GzipFile(fileobj=cast("BinaryIO", whole)) as unzipped:
-            yield cast("Readable", io.BufferedReader(unzipped, BLOCK_SIZE))
-    elif first == _ZSTD_MAGIC or (first[:1] in _SKIPPABLE_FIRST and first[1:] == _SKIPPABLE_REST):
-        with zstandard.ZstdDecompressor().stream_reader(cast("BinaryIO", whole), read_across_frames=True) as stream:
-            yield stream
-    else:
-        yield whole
-
-
-class _Rewound:
-    """``first``, which was read already, then the rest of ``inner``."""
-
-    def __init__(self, first: bytes, inner: Readable) -> None:
-        self._first, self._inner = first, inner
-
-    def read(self, size: int = -1, /) -> bytes:
-        if not self._first:
-            return self._inner.read(size)
-        if size < 0:
-            data, self._first = self._first + self._inner.read(), b""
-            return data
-        data, self._first = self._first[:size], self._first[size:]
-        return data
 
 
 class _Hashing:

@@ -1,0 +1,225 @@
+"""Starts with a trace: quick when it is right, and never wrong or broken whatever it is."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from envbuilder.mount.hot import close_frame, plan_frames
+from envbuilder.mount.hotbuild import build_bundle, page_root
+from envbuilder.mount.mount import open_mount
+from envbuilder.mount.reads import recorded
+from envbuilder.mount.trace import Frame, Pages, Trace, merge, of_reads
+from envbuilder.mount.traces import attach_trace, copy_trace, find_trace
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.testing.nodes import BIG, Node, make_node, push_test_image
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def traced_layout(tmp_path_factory) -> Path:
+    """A layout whose image has a trace, with a bundle, of reading ``data/big`` and ``data/small``."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("mounting needs root and /dev/fuse")
+    folder = tmp_path_factory.mktemp("traced")
+    push_test_image(folder / "layout")
+    made = make_node(folder / "layout", folder)
+    trace = traced(made)
+    trace = build_bundle(trace, made.image.manifest.layers, made.source, folder / "bundle", jobs=1)
+    attach_trace(LayoutTarget(folder / "layout"), made.image, trace, folder / "bundle")
+    return folder / "layout"
+
+
+@pytest.fixture
+def layout(traced_layout, tmp_path) -> Path:
+    """In place of the session's: a copy that a test may spoil."""
+    shutil.copytree(traced_layout, tmp_path / "layout")
+    return tmp_path / "layout"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+def traced(node: Node) -> Trace:
+    with open_mount(node.image, node.source, node.settings, record=True) as mounted:
+        read(mounted.directory)
+        reads = list(recorded(mounted.folder.reads))
+    return Trace(
+        image=node.image.descriptor.digest,
+        devices=tuple(layer.digest for layer in node.image.manifest.layers),
+        commands=("read",),
+        runs=1,
+        read_ahead=16 << 10,
+        ranges=merge([of_reads(reads)]),
+    )
+
+
+def read(directory: Path) -> tuple[bytes, bytes]:
+    big = subprocess.run(["cat", directory / "data/big"], capture_output=True, check=True).stdout
+    return big, (directory / "data/small").read_bytes()
+
+
+def bundle_of(node: Node) -> Path:
+    found = find_trace(node.source, node.image)
+    assert found is not None
+    assert found.hot is not None
+    return node.folder / "layout/blobs/sha256" / found.hot.digest.hex
+
+
+def test_a_start_with_a_trace_asks_only_for_its_bundle(node):
+    found = find_trace(node.source, node.image)
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+        until(lambda: mounted.counters().hot_bytes == found.hot.size)
+        counted = mounted.counters()
+
+    assert got == (BIG, b"small\n")
+    assert mounted.traced
+    assert counted.fetched_chunks == 0
+    assert counted.hot_bytes == found.hot.size
+
+
+def test_the_next_start_finds_the_pages_on_the_node(node):
+    found = find_trace(node.source, node.image)
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        until(lambda: mounted.counters().hot_bytes == found.hot.size)
+    before = len(node.source.ranges())
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+
+    assert got == (BIG, b"small\n")
+    assert len(node.source.ranges()) == before
+
+
+def test_what_the_trace_does_not_foresee_is_fetched(node):
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = (mounted.directory / "data/second").read_bytes()
+
+    assert got == BIG[::-1]
+
+
+def test_a_bundle_that_was_altered_gives_no_wrong_byte(node):
+    file = bundle_of(node)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+
+    assert got == (BIG, b"small\n")
+
+
+def test_a_bundle_made_by_an_attacker_gives_no_wrong_byte(node):
+    # A consistent artifact: trace, digests and proofs fit each other, only the pages are not the image's.
+    number = len(node.image.manifest.layers) - 1
+    layer = node.image.manifest.layers[number]
+    found = find_trace(node.source, node.image)
+    ranges = tuple(pages for pages in found.trace.ranges if pages.device == number) or (Pages(number, 0, 4),)
+    plans = plan_frames(ranges)
+    evil = b"\xee" * 4096
+    leaves = hashlib.sha256(evil).digest() * 64
+    compressor = zstandard.ZstdCompressor(write_content_size=True)
+    stored = [
+        close_frame(compressor, [leaves for _ in plan.fresh], [evil * part.count for part in plan.parts])
+        for plan in plans
+    ]
+    frames = tuple(
+        Frame(len(each), plan.pages, hashlib.sha256(each).hexdigest()) for each, plan in zip(stored, plans, strict=True)
+    )
+    chunks = 1 + layer.size // 1000
+    nodes = hashlib.sha256(leaves).digest() * chunks
+    bundle = node.folder / "evil"
+    bundle.write_bytes(nodes + b"".join(stored))
+    attach_trace(
+        LayoutTarget(node.folder / "layout"),
+        node.image,
+        replace(found.trace, ranges=ranges, frames=frames, proofs=len(nodes)),
+        bundle,
+    )
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+        second = (mounted.directory / "data/second").read_bytes()
+
+    assert got == (BIG, b"small\n")
+    assert second == BIG[::-1]
+    assert page_root(layer) is not None
+
+
+def test_a_trace_of_another_image_is_not_used(node):
+    found = find_trace(node.source, node.image)
+    other = replace(found.trace, devices=found.trace.devices[::-1])
+    attach_trace(LayoutTarget(node.folder / "layout"), node.image, other, None)
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+
+    assert got == (BIG, b"small\n")
+    assert not mounted.traced
+
+
+def test_a_trace_without_a_bundle_fetches_its_chunks_before_they_are_read(node):
+    found = find_trace(node.source, node.image)
+    attach_trace(LayoutTarget(node.folder / "layout"), node.image, replace(found.trace, frames=(), proofs=0), None)
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+        counted = mounted.counters()
+
+    assert got == (BIG, b"small\n")
+    assert counted.ahead_chunks > 0
+
+
+def test_a_streamer_that_is_killed_is_not_missed(node):
+    node.source.switch("slow", "0.3")
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        children = Path(f"/proc/{mounted.supervisor}/task/{mounted.supervisor}/children").read_text().split()
+        worker = mounted.folder.worker.read_text().split()[0]
+        (streamer,) = set(children) - {worker}
+        os.kill(int(streamer), signal.SIGKILL)
+        node.source.switch("slow", "")
+        got = read(mounted.directory)
+
+    assert got == (BIG, b"small\n")
+
+
+def test_a_worker_that_is_killed_while_pages_come_is_replaced(node):
+    node.source.switch("slow", "0.2")
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        reader = subprocess.Popen(["cat", mounted.directory / "data/big"], stdout=subprocess.PIPE)
+        os.kill(int(mounted.folder.worker.read_text().split()[0]), signal.SIGKILL)
+        node.source.switch("slow", "")
+        out, _ = reader.communicate(timeout=60)
+
+    assert out == BIG
+
+
+def test_a_source_that_goes_away_in_the_middle_of_a_bundle_is_waited_for(node):
+    node.source.switch("slow", "0.1")
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        node.source.switch("away")
+        reader = subprocess.Popen(["cat", mounted.directory / "data/big"], stdout=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            reader.wait(1.0)
+        node.source.switch("away", "")
+        out, _ = reader.communicate(timeout=60)
+
+    assert out == BIG
+
+
+def test_a_trace_follows_its_image_to_another_place(node, tmp_path):
+    target = LayoutTarget(tmp_path / "copy", create=True)
+    copied = copy_trace(node.source, node.image, target)
+
+    assert copied
+    assert find_trace(target, node.image) == find_trace(node.source, node.image)
