@@ -52,6 +52,8 @@ class Index:
     manifests: tuple[Descriptor, ...]
     media_type: str = media_types.OCI_INDEX
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
+    artifact_type: str = ""
+    subject: Descriptor | None = None
 
     def dump(self) -> bytes:
         """Canonical JSON of the index."""
@@ -60,6 +62,10 @@ class Index:
             "mediaType": self.media_type,
             "manifests": [manifest.to_json() for manifest in self.manifests],
         }
+        if self.artifact_type:
+            value["artifactType"] = self.artifact_type
+        if self.subject is not None:
+            value["subject"] = self.subject.to_json()
         if self.annotations:
             value["annotations"] = dict(self.annotations)
         return canonical_json(value)
@@ -76,21 +82,24 @@ def parse_document(data: bytes, *, source: str) -> Manifest | Index:
     value = parse_json_object(data, source=source)
     media_type = value.get("mediaType") or (media_types.OCI_INDEX if "manifests" in value else media_types.OCI_MANIFEST)
     annotations = _annotations(value, source)
+    artifact_type = str(value.get("artifactType") or "")
+    subject = Descriptor.from_json(value["subject"]) if value.get("subject") is not None else None
     if media_type in media_types.INDEXES and "layers" not in value:
         return Index(
             manifests=_descriptors(value.get("manifests"), source, "manifests"),
             media_type=media_type,
             annotations=annotations,
+            artifact_type=artifact_type,
+            subject=subject,
         )
     if media_type in media_types.MANIFESTS and "manifests" not in value:
-        subject = value.get("subject")
         return Manifest(
             config=Descriptor.from_json(value.get("config")),
             layers=_descriptors(value.get("layers"), source, "layers"),
             media_type=media_type,
             annotations=annotations,
-            artifact_type=str(value.get("artifactType") or ""),
-            subject=Descriptor.from_json(subject) if subject is not None else None,
+            artifact_type=artifact_type,
+            subject=subject,
         )
     raise InvalidJson(f"{source}: want an image manifest or index, got mediaType {str(media_type)[:100]!r}")
 

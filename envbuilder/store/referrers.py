@@ -102,8 +102,11 @@ def referrers(target: Target, subject: Descriptor, artifact_type: str | None = N
     if listing is None or not listing.complete:
         state = _state(target, referrers_tag(subject.digest))
         found += (state and parse_listed(state.data, subject.digest, source=_where(target, state.what))) or ()
-    once = {entry.digest: entry for entry in reversed(found) if entry.digest != subject.digest}
-    return tuple(entry for entry in reversed(once.values()) if artifact_type in (None, entry.artifact_type))
+    once: dict[Digest, Descriptor] = {}
+    for entry in found:
+        if entry.digest != subject.digest and artifact_type in (None, entry.artifact_type):
+            once.setdefault(entry.digest, entry)
+    return tuple(once.values())
 
 
 def attach(
@@ -123,7 +126,8 @@ def attach(
     if not target.has(subject):
         raise NotFound(f"{target.name}: no {subject.digest} to attach to", hint="Push the image first.")
     manifest = artifact(artifact_type, [what for what, _ in blobs], subject, annotations or {})
-    for what, opener in (*blobs, (EMPTY, partial(io.BytesIO, EMPTY_BYTES))):
+    contents: list[tuple[Descriptor, Opener]] = [*blobs, (EMPTY, partial(io.BytesIO, EMPTY_BYTES))]
+    for what, opener in contents:
         target.push(what, opener)
     return attach_manifest(target, subject, manifest.dump())
 
