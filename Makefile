@@ -46,6 +46,8 @@ compat: setup ## other people's tools read what we write, and we read theirs
 	@tools/install-go-tools
 	ENVBUILDER_REQUIRE=all $(BIN)/pytest -q tests/compat
 
+# Environments whose base is Debian packages; the others stand on a system that is made elsewhere.
+BUILT = $(notdir $(patsubst %/,%,$(dir $(shell grep -Lx 'system = .*' images/*/env.toml))))
 ENVIRONMENTS = $(notdir $(patsubst %/,%,$(dir $(wildcard images/*/env.toml))))
 
 locks: setup ## images/*/env.toml to lockfiles/
@@ -57,7 +59,7 @@ locks-check: setup ## fail when any lock is stale (offline)
 
 images: setup ## build every image into the store
 	@tools/install-system-packages fetch
-	$(BIN)/envbuilder build $(ENVIRONMENTS)
+	$(BIN)/envbuilder build $(BUILT)
 
 repro: setup ## build ENV twice: other directory, umask, uid, TZ, locale; compare digests
 	@tools/install-system-packages fetch

@@ -29,6 +29,7 @@ class _Options:
     upgrade_packages: tuple[str, ...]
     frozen: bool
     dry_run: bool
+    check_bytes: bool = False
 
 
 @click.command(name="lock", epilog="Example: envbuilder lock ai --upgrade-package transformers")
@@ -39,6 +40,9 @@ class _Options:
 )
 @click.option("--frozen", is_flag=True, help="Write nothing; fail if a lock is stale. Offline.")
 @click.option("--platform", default="linux/x86_64", show_default=True, metavar="P", help="Platform to lock for.")
+@click.option(
+    "--check-bytes", is_flag=True, help="Fetch and hash new files of named indexes: what they promise is not believed."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would change, write nothing.")
 @common
 def command(
@@ -48,6 +52,7 @@ def command(
     upgrade_packages: tuple[str, ...],
     frozen: bool,
     platform: str,
+    check_bytes: bool,
     dry_run: bool,
 ) -> Result:
     """Choose versions for environments and write their locks, each only if it changes.
@@ -55,17 +60,15 @@ def command(
     What a lock pins stays, unless the declaration no longer allows it or it is upgraded. The locks of
     environments that ENV extends are brought up to date first.
     """
-    project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run)
+    project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, check_bytes)
     parsed = Platform.parse(platform)
     done: dict[str, tuple[Lock, tuple[str, ...]]] = {}
     for name in environments:
         specs = list(lineage(project, name))[::-1]
         for spec in specs:
             if spec.name not in done:
-                named = spec.name in environments
-                done[spec.name] = _lock(
-                    app, project, spec, parsed, options if named else _Options(False, (), frozen, dry_run), done
-                )
+                own = options if spec.name in environments else replace(options, upgrade=False, upgrade_packages=())
+                done[spec.name] = _lock(app, project, spec, parsed, own, done)
     rows = [
         {
             "name": name,
@@ -97,7 +100,7 @@ def _lock(
     lock = make_lock(
         spec,
         platform,
-        machine=lock_machine(app, os.environ),
+        machine=lock_machine(app, os.environ, check_bytes=options.check_bytes),
         existing=existing,
         parent=parent,
         upgrade=options.upgrade,

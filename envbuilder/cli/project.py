@@ -11,6 +11,7 @@ from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.download import http_pool
 from envbuilder.lock.fetch import ArtifactCache
+from envbuilder.lock.logins import apt_logins, with_login
 from envbuilder.lock.make import Machine
 from envbuilder.lock.model import Lock
 from envbuilder.lock.settings import read_python_indexes
@@ -45,21 +46,28 @@ def fresh_locks(project: Path, name: str, platform: Platform) -> tuple[Lock, ...
     return tuple(locks)
 
 
-def lock_machine(app: App, environ: Mapping[str, str]) -> Machine:
-    """How this machine reaches indexes and archives, for locking."""
+def lock_machine(app: App, environ: Mapping[str, str], *, check_bytes: bool = False) -> Machine:
+    """How this machine reaches indexes and archives, for locking.
+
+    check_bytes: whether files of other indexes than the default one are fetched and hashed when they are new.
+    """
     return Machine(
         runner=run,
         environment=environ,
         indexes=read_python_indexes(environ, app.settings.section("indexes")),
         mirrors=app.settings.section("mirrors"),
+        bytes_of=artifact_cache(app, environ).adopt,
+        distrust=check_bytes,
     )
 
 
 def artifact_cache(app: App, environ: Mapping[str, str]) -> ArtifactCache:
     """Verified wheels and debs of this machine, fetched from its indexes and archives when missing."""
+    logins = apt_logins()
+    archives = known_archives(app.settings.section("mirrors"))
     return ArtifactCache(
         app.cache_directory,
         indexes=read_python_indexes(environ, app.settings.section("indexes")).all,
-        mirrors=known_archives(app.settings.section("mirrors")),
+        mirrors={role: with_login(url, logins, plain_http=False) for role, url in archives.items()},
         pool=http_pool(environ),
     )

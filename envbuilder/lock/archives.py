@@ -14,6 +14,8 @@ from envbuilder.errors import HostError
 
 #: Roles of archives: the main one, and the one with security updates.
 DEBIAN, SECURITY = "debian", "debian-security"
+#: Behind an archive's role: an archive that keeps old versions, asked when the mirror has a file no more.
+SNAPSHOT = "-snapshot"
 #: Suites of Debian itself, without pocket: tells Debian's own entries in a host's apt sources from all
 #: others (debian.org/releases, 2026-11).
 _SUITES = frozenset(

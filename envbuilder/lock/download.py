@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
@@ -155,6 +156,27 @@ def download(
             _pause(http, failures, url, why)
             failures += 1
     return task.digest.hexdigest()
+
+
+def copy_file(file: Path, out: IO[bytes], size: int, *, progress: Callable[[int], None] = lambda _: None) -> str:
+    """Bring ``out``, which is empty, to the bytes of ``file``, at most ``size`` + 1; return their sha256 in hex.
+
+    Raises:
+        ArtifactGone: there is no such file. SourceUnavailable: it cannot be read.
+    """
+    digest, left = hashlib.sha256(), size + 1
+    try:
+        with file.open("rb") as stream:
+            while left > 0 and (block := stream.read(min(BLOCK_SIZE, left))):
+                digest.update(block)
+                out.write(block)
+                progress(len(block))
+                left -= len(block)
+    except FileNotFoundError as error:
+        raise ArtifactGone(f"{file}: no such file") from error
+    except OSError as error:
+        raise SourceUnavailable(f"{file}: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,17 +24,20 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.digest import Digest, DigestMismatch
 from envbuilder.errors import HostError
-from envbuilder.lock.archives import setting_hint
+from envbuilder.lock.archives import SNAPSHOT, setting_hint
 from envbuilder.lock.download import (
     ArtifactGone,
     Http,
+    copy_file,
     download,
     fetch_page,
+    fetch_size,
     headers_for,
     http_pool,
     without_credentials,
 )
 from envbuilder.lock.model import Artifact, Wheel
+from envbuilder.lock.settings import folder_of, is_folder
 from envbuilder.lock.simple import ACCEPT, IndexFile, parse_page
 from envbuilder.paths import entry_path, file_name
 
@@ -135,15 +139,7 @@ class ArtifactCache:
 
     def _bring(self, artifact: Artifact, partial: IO[bytes], progress: Progress) -> None:
         resumed = os.fstat(partial.fileno()).st_size > 0
-        url, headers = self._locate(artifact)
-        try:
-            sha256 = download(
-                self._http, url, headers, partial, artifact.size, progress=lambda size: progress(artifact, size)
-            )
-        except ArtifactGone as error:
-            raise _gone(artifact, str(error)) from error
-        finally:
-            partial.flush()
+        url, sha256 = self._from_first(artifact, partial, lambda size: progress(artifact, size))
         size = os.fstat(partial.fileno()).st_size
         if sha256 == artifact.digest.hex and size == artifact.size:
             os.fsync(partial.fileno())
@@ -158,18 +154,65 @@ class ArtifactCache:
         source = f"{artifact.name} {artifact.version} from {without_credentials(url)}"
         raise DigestMismatch(source, artifact.digest, artifact.size, Digest(f"sha256:{sha256}"), size)
 
-    def _locate(self, artifact: Artifact) -> tuple[str, dict[str, str]]:
+    def _from_first(self, artifact: Artifact, out: IO[bytes], progress: Callable[[int], None]) -> tuple[str, str]:
+        """Fill ``out`` from the first place that has the artefact; the address and the sha256 of what came."""
+        *others, last = self._places(artifact)
+        for url, headers in (*others, last):
+            try:
+                return url, self._copy(url, headers, out, artifact.size, progress)
+            except ArtifactGone as error:
+                if url == last[0]:
+                    raise _gone(artifact, str(error)) from error
+            finally:
+                out.flush()
+        raise AssertionError("unreachable: the last place answers or raises")
+
+    def _copy(
+        self, url: str, headers: Mapping[str, str], out: IO[bytes], size: int, progress: Callable[[int], None]
+    ) -> str:
+        if is_folder(url):
+            out.seek(0)
+            out.truncate()
+            return copy_file(folder_of(url), out, size, progress=progress)
+        return download(self._http, url, headers, out, size, progress=progress)
+
+    def adopt(self, url: str, headers: Mapping[str, str]) -> tuple[Digest, int] | None:
+        """Fetch the file at ``url``, whatever it is, and keep it; its digest and size. None when its size is unknown.
+
+        Raises:
+            ArtifactGone, UnavailableError, CacheUnwritable: see ``file``.
+        """
+        size = folder_of(url).stat().st_size if is_folder(url) else fetch_size(self._http, url, headers)
+        if size is None:
+            return None
+        with _disk_errors(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w+b", dir=self._directory, prefix=".adopting-", delete=False) as out:
+                try:
+                    digest = Digest("sha256:" + self._copy(url, headers, out, size, lambda _: None))
+                    self.path(digest).parent.mkdir(parents=True, exist_ok=True)
+                    os.fchmod(out.fileno(), 0o444)
+                    Path(out.name).replace(self.path(digest))
+                except BaseException:
+                    Path(out.name).unlink(missing_ok=True)
+                    raise
+        return digest, size
+
+    def _places(self, artifact: Artifact) -> Iterator[tuple[str, dict[str, str]]]:
+        """Where the artefact may be, best first: address and headers."""
         if isinstance(artifact, Wheel):
-            return self._locate_wheel(artifact)
-        root = self._mirrors.get(artifact.archive)
-        if root is None:
+            yield self._locate_wheel(artifact)
+            return
+        roots = [self._mirrors.get(role) for role in (artifact.archive, artifact.archive + SNAPSHOT)]
+        if not any(roots):
             raise UnknownRole(
                 f"{artifact.name}: no mirror for archive {artifact.archive!r}",
                 hint=setting_hint("mirrors", artifact.archive),
             )
         path = entry_path(artifact.file, source=f"lock: {artifact.name}")
-        url = f"{without_credentials(root).rstrip('/')}/{quote(path, safe='/+~:')}"
-        return url, headers_for(url, root)
+        for root in filter(None, roots):
+            url = f"{without_credentials(root).rstrip('/')}/{quote(path, safe='/+~:')}"
+            yield url, headers_for(url, root)
 
     def _locate_wheel(self, wheel: Wheel) -> tuple[str, dict[str, str]]:
         index = self._indexes.get(wheel.index)
@@ -178,13 +221,13 @@ class ArtifactCache:
                 f"{wheel.name}: no Python index for role {wheel.index!r}", hint=setting_hint("indexes", wheel.index)
             )
         name = file_name(wheel.file, source=f"lock: {wheel.name}")
+        if is_folder(index):
+            return str(folder_of(index) / name), {}
         page = self._page(wheel.index, index, canonicalize_name(wheel.name))
         found = page.get(name)
         if found is None:
             raise _gone(wheel, f"the index no longer has {name}")
-        if found.sha256 and found.sha256 != wheel.digest.hex and len(found.sha256) == len(wheel.digest.hex):
-            source = f"{name}, as the index promises it,"
-            raise DigestMismatch(source, wheel.digest, wheel.size, Digest(f"sha256:{found.sha256}"), wheel.size)
+        # What the page promises is not held against the lock: indexes err, and the bytes decide.
         return found.url, headers_for(found.url, index)
 
     def _page(self, role: str, index: str, project: str) -> dict[str, IndexFile]:

@@ -147,8 +147,16 @@ def _explained(error: ProgramFailed, target: PythonTarget) -> Exception:
         return IndexUnavailable(text)
     if missing := re.findall(r"Because ([A-Za-z0-9._-]+) was not found in the package registry", said):
         return UnknownPackage(text, hint=f"Check the spelling of {missing[0]!r}, or name the index that has it.")
-    if re.search(r"no (?:usable )?wheels", said):
-        hint = "Ask for another version; a package without wheels must be built into one first."
+    if source_only := re.findall(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:[=<>!~]\S*)? ha(?:s|ve) no usable wheels", said):
+        name = source_only[0]
+        hint = (
+            f"Build a wheel of {name} once, on {target.platform} with Python {target.python.version} and the packages "
+            f"that it compiles against (pip wheel --no-deps --no-build-isolation {name}), put it in a folder, set "
+            f'indexes.built to that folder and write {name} = "built" under [sources]; or leave it out under [replace].'
+        )
+        return NoWheel(f"{name}: there is source only, and nothing is compiled here. {text}", hint=hint)
+    if re.search(r"no wheels", said):
+        hint = "Ask for another version, or build a wheel for this Python, machine and glibc and give it an index."
         return NoWheel(text, hint=hint)
     if "No solution found" in said:
         return Unsatisfiable(text, hint="Loosen one of the requirements that the explanation names.")

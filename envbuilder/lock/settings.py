@@ -9,12 +9,13 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from envbuilder.errors import SpecErrors
+from envbuilder.lock.logins import netrc_logins, with_login
 from envbuilder.spec.toml import parse_toml
 
 DEFAULT = "default"
@@ -153,7 +154,7 @@ def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str,
     """``python_indexes`` with the configuration files that uv and pip would read on this machine.
 
     Raises:
-        SpecErrors: one of uv's files is not TOML.
+        SpecErrors: one of uv's files is not TOML, or a configured index is neither an address nor a folder.
     """
     home = Path(environ_home) if (environ_home := environment.get("HOME", "")) else None
     config = [Path(folder) for folder in [environment.get("XDG_CONFIG_HOME", "")] if folder]
@@ -167,10 +168,15 @@ def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str,
     pip += [folder / "pip/pip.conf" for folder in system] + [Path("/etc/pip.conf")]
     if environment.get("UV_NO_CONFIG"):
         uv = []
+    if relative := sorted(role for role, url in configured.items() if not is_folder(url) and "://" not in url):
+        problems = [f"indexes.{role}: want an address or an absolute path" for role in relative]
+        raise SpecErrors("settings", problems, hint="See docs/locks.md for indexes that are folders.")
     try:
-        return python_indexes(environment, configured, uv_files=map(_text, uv), pip_files=map(_text, pip))
+        found = python_indexes(environment, configured, uv_files=map(_text, uv), pip_files=map(_text, pip))
     except SpecErrors as error:
         raise SpecErrors("uv's configuration", error.problems) from error
+    logins = netrc_logins(environment)  # uv reads them itself
+    return replace(found, all={role: with_login(url, logins) for role, url in found.all.items()})
 
 
 def _text(file: Path) -> str:

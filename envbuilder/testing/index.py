@@ -73,6 +73,7 @@ class PackageIndex:
     faults: answers by path, each used once, in place of the right one; ``cut`` alone shortens the right one.
     seen: (path, headers) of every request. html: pages as HTML (PEP 503). user: "name:password" that is wanted.
     ranges: whether Range is honoured. hashes, sizes: whether pages promise digests and sizes.
+    promised: sha256 by file name, in place of the right one.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class PackageIndex:
     hashes: bool = True
     sizes: bool = True
     files_host: str = ""
+    promised: dict[str, str] = field(default_factory=dict)
     _server: Any = None
 
     def __enter__(self) -> PackageIndex:  # noqa: PYI034 - typing.Self is of Python 3.11
@@ -148,6 +150,12 @@ class PackageIndex:
         self.projects.setdefault(name, []).append(file)
         return Wheel(name=name, version=version, file=file, digest=Digest.of(data), size=len(data), layer="")
 
+    def add_source(self, name: str, version: str) -> None:
+        """Offer a release that has no wheel."""
+        file = f"{name.replace('-', '_')}-{version}.tar.gz"
+        self.files[f"/files/{file}"] = b"source"
+        self.projects.setdefault(name, []).append(file)
+
     def _answer(self, path: str, headers: dict[str, str]) -> Answer:
         wanted = "Basic " + base64.b64encode(self.user.encode()).decode()
         if self.user and headers.get("authorization") != wanted:
@@ -176,11 +184,12 @@ class PackageIndex:
                 for name, data in entries
             )
             return Answer(200, f"<html><body>{anchors}</body></html>".encode(), {"Content-Type": "text/html"})
+        digests = {name: self.promised.get(name) or hashlib.sha256(data).hexdigest() for name, data in entries}
         files = [
             {
                 "filename": name,
                 "url": f"{self.files_host}/files/{name}",
-                "hashes": {"sha256": hashlib.sha256(data).hexdigest()} if self.hashes else {},
+                "hashes": {"sha256": digests[name]} if self.hashes else {},
                 **({"size": len(data)} if self.sizes else {}),
             }
             for name, data in entries

@@ -13,6 +13,7 @@ from envbuilder.layer.build import DamagedArtifact, LocalFiles, drop_damaged
 from envbuilder.lock.download import ArtifactGone, SourceRefused, SourceUnavailable, http_pool
 from envbuilder.lock.fetch import ArtifactCache, CacheUnwritable, UnknownRole
 from envbuilder.lock.simple import BadIndexPage
+from envbuilder.testing.debs import deb_of, make_deb
 from envbuilder.testing.index import Answer, PackageIndex
 from envbuilder.testing.locks import deb
 
@@ -174,12 +175,55 @@ def test_a_longer_file_is_refused_after_one_byte_too_many(cache, index, more):
     assert caught.value.got_size == len(data) + 1
 
 
-def test_a_digest_that_the_index_denies_is_refused_before_any_download(cache, index):
-    wheel = replace(index.add("a", "1"), digest=Digest.of(b"other"))
+def test_bytes_that_are_right_are_taken_whatever_the_index_promises(cache, index):
+    wheel = index.add("a", "1")
+    index.promised[wheel.file] = "0" * 64
 
-    with pytest.raises(DigestMismatch, match="as the index promises it"):
+    assert cache.file(wheel).read_bytes() == index.files[f"/files/{wheel.file}"]
+
+
+def test_bytes_that_are_wrong_are_refused_whatever_the_index_promises(cache, index):
+    wheel = replace(index.add("a", "1"), digest=Digest.of(b"other"))
+    index.promised[wheel.file] = wheel.digest.hex
+
+    with pytest.raises(DigestMismatch):
         cache.file(wheel)
-    assert ranges(index) == []
+
+
+def test_a_deb_that_the_mirror_has_no_more_comes_from_the_snapshot_archive(index, tmp_path):
+    old = deb_of(make_deb(name="old"), name="old")
+    index.files[f"/2026/{old.file}"] = make_deb(name="old")
+    mirrors = {"debian": f"{index.address}/now", "debian-snapshot": f"{index.address}/2026"}
+    cache = ArtifactCache(tmp_path / "c", indexes={}, mirrors=mirrors, wait=lambda _: None)
+
+    assert cache.file(old).read_bytes() == make_deb(name="old")
+    with pytest.raises(ArtifactGone, match="status 404"):
+        cache.file(replace(old, file="pool/gone.deb", digest=Digest.of(b"x")))
+
+
+def test_a_folder_of_wheels_is_an_index(index, tmp_path):
+    wheel = replace(index.add("a", "1"), index="wheels")
+    data = index.files[f"/files/{wheel.file}"]
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    cache = ArtifactCache(tmp_path / "c", indexes={"wheels": str(folder)}, mirrors={}, wait=lambda _: None)
+
+    with pytest.raises(ArtifactGone, match="no such file"):
+        cache.file(wheel)
+    (folder / wheel.file).write_bytes(b"altered")
+    with pytest.raises(DigestMismatch):
+        cache.file(wheel)
+    (folder / wheel.file).write_bytes(data)
+    assert cache.file(wheel).read_bytes() == data
+    assert index.seen == []
+
+
+def test_an_adopted_file_is_kept_under_the_digest_of_its_bytes(cache, index):
+    wheel = index.add("a", "1")
+
+    assert cache.adopt(f"{index.address}/files/{wheel.file}", {}) == (wheel.digest, wheel.size)
+    assert cache.has(wheel)
+    assert [file for file in cache.path(wheel.digest).parents[2].iterdir() if file.name != "sha256"] == []
 
 
 def test_a_file_that_is_gone_is_told_with_a_way_out(cache, index):

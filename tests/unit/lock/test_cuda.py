@@ -2,10 +2,10 @@
 
 import pytest
 
-from envbuilder.lock.cuda import CudaMismatch, CudaTwice, cuda_axis
+from envbuilder.lock.cuda import CudaMismatch, CudaTwice, cuda_axis, cuda_constraints
 from envbuilder.lock.model import CudaAxis
 from envbuilder.spec.model import Cuda
-from envbuilder.testing.locks import wheel
+from envbuilder.testing.locks import deb, wheel
 
 RUNTIME = wheel("nvidia-cuda-runtime", "13.2.86")
 
@@ -73,3 +73,34 @@ def test_two_majors_are_refused_by_name(other):
 def test_two_toolkits_of_one_major_are_refused():
     with pytest.raises(CudaTwice, match="two toolkits"):
         cuda_axis(None, [RUNTIME, wheel("cuda-toolkit", "13.1.0")])
+
+
+def test_a_declared_toolkit_limits_what_the_resolver_may_take():
+    assert cuda_constraints(None) == ()
+    assert cuda_constraints(Cuda(toolkit="12.9")) == (
+        "cuda-toolkit==12.9.*",
+        "nvidia-cuda-runtime==12.9.*",
+        "nvidia-cuda-runtime-cu12==12.9.*",
+    )
+
+
+def test_a_library_for_two_majors_is_recorded_where_it_is_allowed():
+    wheels = [
+        wheel("nvidia-cuda-runtime", "13.2.1"),
+        wheel("nvidia-cutlass-dsl-libs-cu12", "4"),
+        wheel("nvidia-cutlass-dsl-libs-cu13", "4"),
+    ]
+
+    with pytest.raises(CudaTwice, match="nvidia-cutlass-dsl-libs stands twice") as caught:
+        cuda_axis(Cuda(toolkit="13"), wheels)
+    assert "cuda.allow-twice" in caught.value.hint
+    axis = cuda_axis(Cuda(toolkit="13", allow_twice=("nvidia-cutlass-dsl-libs",)), wheels)
+    assert axis.twice == ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
+
+
+def test_a_library_of_a_wheel_and_of_a_debian_package_is_refused():
+    wheels = [wheel("nvidia-cuda-runtime-cu12", "12.4.1")]
+
+    with pytest.raises(CudaTwice, match=r"nvidia-cuda-runtime-cu12, libcudart12 \(Debian\)"):
+        cuda_axis(None, wheels, debs=[deb("libcudart12")])
+    assert cuda_axis(None, wheels, debs=[deb("libc6")]).toolkit == "12.4"

@@ -21,7 +21,7 @@ from envbuilder.lock.uv import PythonTarget, Uv
 from envbuilder.lock.wanted import Wanted
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
-from envbuilder.testing.index import Answer, PackageIndex
+from envbuilder.testing.index import Answer, PackageIndex, tiny_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -236,3 +236,146 @@ def test_no_requirements_start_no_program():
     uv = Uv(runner=never, environment={}, indexes=python_indexes({"UV_DEFAULT_INDEX": "http://x"}, {}))
 
     assert resolve([], TARGET, uv=uv) == ()
+
+
+@pytest.fixture
+def corp():
+    with PackageIndex() as server:
+        yield server
+
+
+def with_roles(uv, **roles):
+    return replace(uv, indexes=python_indexes(uv.environment, roles))
+
+
+def test_a_package_with_a_source_comes_from_there_alone_whoever_asks_for_it(index, corp, uv):
+    index.add("a", "1", requires=["inner"])
+    index.add("inner", "99")
+    ours = corp.add("inner", "1")
+    corp.add("a", "7")
+    want = Wanted(requires=("a",), sources={"inner": "corp"})
+
+    found = resolve_wheels(want, TARGET, uv=with_roles(uv, corp=corp.url))
+
+    assert names(found) == ["a 1", "inner 1"]
+    assert found[1] == replace(ours, index="corp")
+
+
+def test_a_package_that_its_source_does_not_have_comes_from_nowhere(index, corp, uv):
+    index.add("inner", "99")
+    want = Wanted(requires=("inner",), sources={"inner": "corp"})
+
+    with pytest.raises(UnknownPackage, match="inner"):
+        resolve_wheels(want, TARGET, uv=with_roles(uv, corp=corp.url))
+
+
+def test_what_was_locked_from_another_index_is_not_kept(index, corp, uv):
+    old = index.add("inner", "1")
+    ours = corp.add("inner", "1", padding=9)
+    want = Wanted(requires=("inner",), sources={"in*": "corp"})
+
+    found = resolve_wheels(want, TARGET, preferred=[old], uv=with_roles(uv, corp=corp.url))
+
+    assert found == (replace(ours, index="corp"),)
+
+
+def test_a_folder_of_wheels_is_an_index_beside_the_default_one(index, uv, tmp_path):
+    index.add("a", "1", requires=["built"])
+    file, data = tiny_wheel("built", "3")
+    (tmp_path / file).write_bytes(data)
+    want = Wanted(requires=("a",), sources={"built": "wheels"})
+    known = with_roles(uv, wheels=str(tmp_path))
+
+    # The default index has none: it must be asked for by name.
+    found = resolve_wheels(
+        replace(want, requires=("a", "built")), TARGET, uv=replace(known, size_of=lambda _: len(data))
+    )
+
+    assert [(wheel.name, wheel.index, wheel.size) for wheel in found] == [
+        ("a", "default", found[0].size),
+        ("built", "wheels", len(data)),
+    ]
+
+
+def test_an_offline_wheelhouse_is_all_that_is_asked(index, uv, tmp_path):
+    for name, requires in (("a", ["b"]), ("b", [])):
+        file, data = tiny_wheel(name, "1", requires=requires)
+        (tmp_path / file).write_bytes(data)
+    known = with_roles(uv, default=str(tmp_path))
+
+    assert names(resolve(["a"], TARGET, uv=replace(known, size_of=lambda _: 1))) == ["a 1", "b 1"]
+    assert index.seen == []
+
+
+def test_a_package_that_is_source_only_is_refused_with_the_way_out(index, uv):
+    index.add("torch", "1")
+    index.add_source("flash-attn", "2")
+
+    with pytest.raises(NoWheel, match="flash-attn: there is source only") as caught:
+        resolve(["flash-attn", "torch"], TARGET, uv=uv)
+    assert 'flash-attn = "built"' in caught.value.hint
+    assert "pip wheel --no-deps --no-build-isolation flash-attn" in caught.value.hint
+
+
+def test_a_wheel_above_the_images_glibc_is_refused_by_name(index, uv):
+    index.add("d", "1", tag="cp313-cp313-manylinux_2_38_x86_64")
+
+    with pytest.raises(NoWheel, match=r"(?s)glibc 2.36.*\bd\b.*manylinux_2_38_x86_64"):
+        resolve(["d"], replace(TARGET, glibc="2.36"), uv=uv)
+
+
+def test_excluded_packages_never_come_and_overrides_replace_what_others_ask(index, uv):
+    index.add("a", "1", requires=["gone", "b==9"])
+    index.add("b", "1")
+    want = Wanted(requires=("a",), excluded=("gone",), overrides=("b>=1",))
+
+    assert names(resolve_wheels(want, TARGET, uv=uv)) == ["a 1", "b 1"]
+
+
+def test_a_file_without_a_promised_digest_is_locked_by_its_bytes(index, uv):
+    wheel = index.add("a", "1")
+    index.hashes = False
+
+    assert resolve(["a"], TARGET, uv=replace(uv, bytes_of=lambda _: (wheel.digest, wheel.size))) == (wheel,)
+
+
+def test_a_wrong_promise_of_a_named_index_loses_against_its_bytes(index, corp, uv):
+    index.add("a", "1")
+    wheel = corp.add("b", "1")
+    corp.promised[wheel.file] = "0" * 64
+    want = Wanted(requires=("a", "b"), sources={"b": "corp"})
+    asked = []
+
+    def bytes_of(url):
+        asked.append(url.rpartition("/")[2])
+        return wheel.digest, wheel.size
+
+    known = replace(with_roles(uv, corp=corp.url), bytes_of=bytes_of)
+    assert resolve_wheels(want, TARGET, uv=known)[1].digest.hex == "0" * 64
+    assert asked == []
+    assert resolve_wheels(want, TARGET, uv=replace(known, distrust=True))[1].digest == wheel.digest
+    assert asked == [wheel.file]
+
+
+@pytest.mark.parametrize("minor", range(10, 15))
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_python_and_machine_gets_its_own_wheel(index, uv, minor, machine):
+    for each in range(10, 15):
+        for other in ("x86_64", "aarch64"):
+            index.add("n", "1", tag=f"cp3{each}-cp3{each}-manylinux_2_28_{other}")
+    python = Interpreter(version=f"3.{minor}", tag=f"cp3{minor}")
+    target = PythonTarget(python=python, full_version=f"3.{minor}.0", platform=Platform(machine), glibc="2.34")
+
+    assert [wheel.file for wheel in resolve(["n"], target, uv=uv)] == [
+        f"n-1-cp3{minor}-cp3{minor}-manylinux_2_28_{machine}.whl"
+    ]
+
+
+def test_a_credential_of_an_index_is_in_no_message(index, corp, uv):
+    corp.user = "me:s3cr3t"
+    url = corp.url.replace("://", "://me:wrong-s3cr3t@")
+    want = Wanted(requires=("inner",), sources={"inner": "corp"})
+
+    with pytest.raises(IndexUnavailable) as caught:
+        resolve_wheels(want, TARGET, uv=with_roles(uv, corp=url))
+    assert "s3cr3t" not in f"{caught.value}{caught.value.hint}{caught.value.__cause__}"
