@@ -243,7 +243,10 @@ class Fetcher:
             return
         self._schedule.count(requests=1)
         span = range(numbers[0], numbers[-1] + 1)
+        begun, answered, size = time.monotonic(), 0.0, 0
         for number, part in zip(span, self._parts(blob.device.blob, index, span), strict=True):
+            answered = answered or time.monotonic()
+            size += len(part)
             if number not in numbers:
                 continue
             chunk = index[number]
@@ -254,6 +257,8 @@ class Fetcher:
                 if self._schedule.overflow(blob, number, plain):
                     _log.warning("%s: chunk store full, chunks are kept in memory: %s", self._image, error)
             self._schedule.finish(job, number, chunk.blob_size)
+        first = index.blob_offsets[span.start + 1] - index.blob_offsets[span.start]
+        self._schedule.told(answered - begun, time.monotonic() - answered, size - first)
 
     def _parts(self, blob: Descriptor, index: ChunkIndex, span: range) -> Iterator[bytes]:
         """The chunks of ``span`` as they lie in the blob, each as soon as the source has it."""

@@ -22,6 +22,7 @@ from envbuilder.mount.chunkstore import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, runs
 from envbuilder.mount.lazyblob import Done, LazyBlob
+from envbuilder.mount.link import Link
 from envbuilder.mount.promised import Promised
 from envbuilder.mount.request import Device
 
@@ -61,6 +62,7 @@ class Schedule:
         self._background_running = 0
         self._eager = False
         self._share = rounds.WHOLE
+        self._link = Link()
         self._passed_over = False  # whether the background round must be followed by another
         self._lost: set[int] = set()  # blobs whose index cannot be had: no background round asks again
         self._promised: Promised | None = None
@@ -92,6 +94,11 @@ class Schedule:
         """A sequential reader came to where its read-ahead began: fetch further ahead."""
         with self._changed:
             self._read_ahead(blob, chunk, chunk)
+
+    def told(self, answer_s: float, rest_s: float, rest: int) -> None:
+        """How a request went: see ``Link.told``."""
+        with self._changed:
+            self._link.told(answer_s, rest_s, rest)
 
     def count(self, **counts: int) -> None:
         """Add to the counters."""
@@ -210,7 +217,7 @@ class Schedule:
                         return replayed
                     self._replay = None
                 quiet = self._eager or self._is_quiet()
-                limit = self._connections if self._eager else _BACKGROUND_CONNECTIONS
+                limit = self._connections if self._eager else self._connections_left()
                 if self._background is not None and quiet and self._background_running < limit:
                     job_or_none = next(self._background, None)
                     if job_or_none is not None:
@@ -342,15 +349,19 @@ class Schedule:
             self._changed.notify_all()
 
     def _is_quiet(self) -> bool:
-        """Whether the background may go on: nobody waits, and a start that is foreseen is over."""
+        """Whether the background may go on: nobody waits, or only for the distance; what is foreseen is here."""
+        if not self._traced:
+            return self.quiet_s() > _QUIET_S or self._link.is_idle
         if self.quiet_s() <= _QUIET_S:
             return False
-        if not self._traced:
-            return True
         if self._replay is not None or (self._promised and not self._promised.ended):
             return False
         now = time.monotonic()
         return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
+
+    def _connections_left(self) -> int:
+        """For the background: of a line that is idle all but what the job needs."""
+        return max(self._connections - 2, 1) if self._link.is_idle else _BACKGROUND_CONNECTIONS
 
     def want_rest(self, *, eager: bool, share: rounds.Share = rounds.WHOLE) -> None:
         """Get what is missing in the background, or a share of it; ``eager``: with every connection, whoever waits."""

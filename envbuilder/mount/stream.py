@@ -42,11 +42,16 @@ def frame_plans(trace: Trace) -> tuple[FramePlan, ...]:
 
 
 def is_usable(serving: Serving) -> bool:
-    """Whether there is a bundle that the image can prove: all layers that it touches name a root over their pages."""
+    """Whether there is a bundle that the image can prove, and which saves something.
+
+    All layers that it touches must name a root over their pages. What touches most of the image is pulled
+    whole, in the order of the trace.
+    """
     found = serving.trace
     return (
         found is not None
         and found.hot is not None
+        and not found.trace.covers_most_of([device.size for device in serving.devices])
         and all(page_root(serving.devices[pages.device].blob) is not None for pages in found.trace.ranges)
     )
 

@@ -65,7 +65,10 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> No
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
     fetcher.start(open_source(serving), background=serving.background, foreseen=foreseen)
     if serving.trace is not None and not foreseen:
-        fetcher.schedule.want_chunks(list(chunks_of(serving.trace.trace.ranges, CHUNK_PAGES)))
+        trace = serving.trace.trace
+        fetcher.schedule.want_chunks(list(chunks_of(trace.ranges, CHUNK_PAGES)))
+        if trace.covers_most_of([each.size for each in serving.devices]):
+            fetcher.schedule.want_rest(eager=True)
     flushed = fetcher.counters.snapshot().fetched_chunks
     while any(thread.is_alive() for thread in readers):
         readers[0].join(_FLUSH_QUIET_S)
