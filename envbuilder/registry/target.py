@@ -24,6 +24,7 @@ from envbuilder.registry.client import Call, RegistryClient
 from envbuilder.registry.download import Download, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
 from envbuilder.registry.known import KnownBlobs
+from envbuilder.registry.referrers import RegistryReferrers
 from envbuilder.registry.upload import Upload, UploadSettings
 from envbuilder.store.pace import Pace
 from envbuilder.store.target import MissingChildren, NotFound, Opener, ShortRange
@@ -47,7 +48,7 @@ def _remade(reference: RegistryReference, client: RegistryClient, options: Mappi
     return RegistryTarget(reference, client, **options)
 
 
-class RegistryTarget:
+class RegistryTarget(RegistryReferrers):
     """The repository that ``reference`` names; its tag and digest play no part. Thread-safe.
 
     writable: ask for the right to push from the start, so that a push needs one token.
