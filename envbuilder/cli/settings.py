@@ -28,6 +28,18 @@ KEYS = {
     "mount.background": "on or off: fetch the rest of an image while its command runs",
     "run.runtime": "auto, crun, runc or a path",
     "registries.insecure": "hosts that may be spoken to in plain HTTP, comma separated",
+    "registries.unverified": "hosts whose TLS certificate is not checked, comma separated",
+    "registries.trusted": "hosts that registries may lead to although they are private or of another site",
+    "registries.ca-file": "certificates to trust besides the system's",
+    "registries.login-file": "where login writes: auto, docker, containers or a path",
+    "registries.connect-timeout-s": "seconds for a connection",
+    "registries.idle-timeout-s": "seconds without a byte in either direction",
+    "registries.retry-budget-s": "seconds that one request may wait between its attempts in all",
+    "registries.*.ca-file": "certificates to trust for one host",
+    "registries.*.client-cert": "our certificate for one host",
+    "registries.*.client-key": "its key, when it is not in the same file",
+    "registries.*.credential-helper": "program that gives credentials for one host, and its arguments",
+    "registries.chunked": "registries (HOST or HOST=MIB) that are sent blobs in chunks that resume, comma separated",
     "indexes.*": "Python index of a role",
     "mirrors.*": "Debian archive of a role: debian, debian-security",
 }
@@ -82,6 +94,10 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
                 "mount.trace": "on",
                 "mount.background": "on",
                 "run.runtime": "auto",
+                "registries.login-file": "auto",
+                "registries.connect-timeout-s": "10",
+                "registries.idle-timeout-s": "60",
+                "registries.retry-budget-s": "120",
             },
         ),
         *([(str(project / "envbuilder.toml"), _project_file(project / "envbuilder.toml"))] if project else []),
@@ -96,15 +112,23 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
 
 
 def _project_file(file: Path) -> dict[str, str]:
+    """A project is found upwards from wherever one stands: it must not choose what is started, nor whom to trust."""
     values = _file(file)
-    if "run.runtime" in values:
-        # A project is found upwards from wherever one stands: it must not choose what root starts.
+    problems = [f"{key}: a project may not choose this: {why}" for key in values if (why := _only_users(key))]
+    if problems:
         raise SpecErrors(
-            str(file),
-            ["run.runtime: a project may not choose the program that starts containers"],
-            hint="Set it in your own configuration file, or as ENVBUILDER_RUN_RUNTIME.",
+            str(file), problems, hint="Set it in your own configuration file, or as an environment variable."
         )
     return values
+
+
+def _only_users(key: str) -> str:
+    """Why a project's file may not have ``key``, or ""."""
+    if key == "run.runtime" or key.endswith(".credential-helper"):
+        return "it names a program to start"
+    if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
+        return "it decides whom your credentials go to"
+    return "it is where your credentials are kept" if key == "registries.login-file" else ""
 
 
 def _file(file: Path) -> dict[str, str]:
@@ -140,7 +164,9 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, o
 
 
 def _known(key: str) -> bool:
-    return key in KEYS or f"{key.partition('.')[0]}.*" in KEYS
+    section, _, rest = key.partition(".")
+    # A host has dots of its own: what it is set to is behind the last one.
+    return key in KEYS or f"{section}.*" in KEYS or f"{section}.*.{rest.rpartition('.')[2]}" in KEYS
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:

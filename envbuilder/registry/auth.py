@@ -12,22 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.digest import InvalidJson, parse_json_object
-from envbuilder.errors import UnavailableError
-from envbuilder.registry.addresses import Kind, Origin, is_loopback_name
+from envbuilder.errors import EnvbuilderError, UnavailableError
+from envbuilder.registry.addresses import Kind, Origin
 from envbuilder.registry.answer import Answer
 from envbuilder.registry.challenge import Challenge, parse_challenges
-from envbuilder.registry.credentials import Credential, CredentialSource
+from envbuilder.registry.credentials import Credential, CredentialSource, is_header_word
 from envbuilder.registry.errors import (
     BadAnswer,
     Denied,
-    ForbiddenAddress,
     Unauthorized,
     parse_refusal,
     refusal_error,
 )
+from envbuilder.registry.realms import judge
 from envbuilder.registry.redact import redact_url
 from envbuilder.registry.retry import parse_retry_after
 from envbuilder.registry.transport import Transport
@@ -40,8 +41,6 @@ _MAX_TOKEN = 64 << 10
 _DEFAULT_LIFE_S = 60.0
 #: Scopes that 401 answers may add to ours.
 _MAX_EXTRA_SCOPES = 16
-#: Token servers that stand on another site than their registry (registry.md 7.8).
-_KNOWN_REALMS = {"registry-1.docker.io": "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,13 @@ class Authorizer:
         self._tokens: dict[tuple[str, ...], _Token] = {}
         self._locks: dict[tuple[str, ...], threading.Lock] = {}
         self._extra: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._warned = False
+        self._failed: dict[tuple[str, ...], EnvbuilderError] = {}
+        self._warned: set[str] = set()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the registry asked who we are."""
+        return self._challenge is not None
 
     def header(self, scopes: tuple[str, ...]) -> str | None:
         """The Authorization header to send for ``scopes``; None before the first challenge, or when anonymous.
@@ -81,10 +86,16 @@ class Authorizer:
         challenge = self._challenge
         if challenge is None:
             return None
+        credential = self._find(scopes)
+        if credential and credential.registry_token:
+            return f"Bearer {credential.registry_token}"
         if challenge.scheme == "basic":
-            credential = self._credentials.find(self._host, _repository_of(scopes))
             return credential.basic if credential and credential.username else None
         return self._token(challenge, scopes)
+
+    def _find(self, scopes: tuple[str, ...]) -> Credential | None:
+        repository, actions = parse_scope(scopes[0]) if scopes else ("", ())
+        return self._credentials.find(self._host, repository, actions)
 
     def challenged(self, answer: Answer, scopes: tuple[str, ...], sent: str | None) -> bool:
         """Learn from a 401 (or 403) to a request that carried ``sent``; whether to send it once more."""
@@ -102,7 +113,8 @@ class Authorizer:
             if token and token.header == sent:
                 del self._tokens[scopes]
             self._learn_scopes(challenge, scopes)
-        if challenge.scheme == "basic":
+        credential = self._find(scopes)
+        if challenge.scheme == "basic" or (credential and credential.registry_token):
             if sent is not None:
                 self._credentials.refused(self._host)
             return self.header(scopes) not in (None, sent)
@@ -120,15 +132,23 @@ class Authorizer:
             return token.header
         with self._lock:
             single = self._locks.setdefault(scopes, threading.Lock())
+            before = self._failed.get(scopes)
         with single:
             token = self._tokens.get(scopes)
             if token and self._clock() < token.refresh_at_s:
                 return token.header
+            failed = self._failed.get(scopes)
+            if failed and failed is not before:
+                # What was refused while we waited is not asked once more by each waiter: accounts get locked so.
+                raise failed
             try:
                 fresh = self._fetch_token(challenge, scopes)
             except UnavailableError:
                 if token and self._clock() < token.expires_at_s:
                     return token.header
+                raise
+            except EnvbuilderError as error:
+                self._failed[scopes] = error
                 raise
             with self._lock:
                 self._tokens[scopes] = fresh
@@ -136,34 +156,49 @@ class Authorizer:
 
     def _fetch_token(self, challenge: Challenge, scopes: tuple[str, ...]) -> _Token:
         realm = challenge.parameters.get("realm", "")
-        nearest, is_own = self._judge(realm)
-        credential = self._credentials.find(self._host, _repository_of(scopes))
-        if credential and not is_own:
-            _log.warning("%s: no credentials go to its token server %s on another site", self._host, redact_url(realm))
+        judged = judge(realm, self._origin, self._host, self._transport.settings)
+        credential = self._find(scopes)
+        if credential and not judged.is_own:
+            self._tell(f"no credentials go to its token server {redact_url(realm)} on another site")
             credential = None
         wanted = (*scopes, *(scope for scope in self._extra.get(scopes, ()) if scope not in scopes))
         # What the registry just asked for goes first: some token servers honour only that ([ggcr]).
         asked = challenge.parameters.get("scope", "").split()
         ordered = sorted(wanted, key=lambda scope: scope not in asked)
-        service = challenge.parameters.get("service", "")
+        ask = partial(self._ask, realm, challenge.parameters.get("service", ""), ordered, nearest=judged.nearest)
         try:
-            return self._ask(realm, service, ordered, credential, nearest)
-        except (Unauthorized, Denied):
+            return ask(credential)
+        except (Unauthorized, Denied) as error:
             if credential is None:
                 raise
-            self._credentials.refused(self._host)
-            if any(not scope.endswith(":pull") for scope in ordered):
-                raise
-            # An expired login must not block what anyone may read (registry.md 7.5, oras#1161).
-            token = self._ask(realm, service, ordered, None, nearest)
-            if not self._warned:
-                self._warned = True
-                _log.warning("%s: refused our credentials; reading without them", self._host)
-            return token
+            refusal = error
+        self._credentials.refused(self._host)
+        # A credential of short life may have ended; a program that makes them is asked for the next one.
+        again = self._find(scopes)
+        if again and again != credential:
+            try:
+                return ask(again)
+            except (Unauthorized, Denied) as error:
+                refusal = error
+        if not ordered or any(parse_scope(scope)[1] != ("pull",) for scope in ordered):
+            raise refusal
+        # An expired login must not block what anyone may read (registry.md 7.5, oras#1161).
+        token = ask(None)
+        self._tell("refused our credentials; reading without them")
+        return token
+
+    def _tell(self, text: str) -> None:
+        with self._lock:
+            new = text not in self._warned
+            self._warned.add(text)
+        if new:
+            _log.warning("%s: %s", self._host, text)
 
     def _ask(
-        self, realm: str, service: str, scopes: Sequence[str], credential: Credential | None, nearest: Kind | None
+        self, realm: str, service: str, scopes: Sequence[str], credential: Credential | None, *, nearest: Kind | None
     ) -> _Token:
+        who = "without credentials" if credential is None else "with our credentials"
+        why = f"token for {self._host}, {who}"
         headers = {"Accept": "application/json"}
         if credential and credential.identity_token:
             form = [
@@ -175,7 +210,7 @@ class Authorizer:
             ]
             headers["Content-Type"] = "application/x-www-form-urlencoded"
             answer = self._transport.send(
-                "POST", realm, headers=headers, body=urlencode(form).encode(), nearest=nearest
+                "POST", realm, headers=headers, body=urlencode(form).encode(), nearest=nearest, why=why
             )
         else:
             if credential:
@@ -183,8 +218,8 @@ class Authorizer:
             pairs = [("service", service)] if service else []
             query = urlencode([*pairs, *(("scope", scope) for scope in scopes)])
             url = realm + ("&" if urlsplit(realm).query else "?") + query
-            answer = self._transport.send("GET", url, headers=headers, nearest=nearest)
-        secrets = [credential.password, credential.identity_token] if credential else []
+            answer = self._transport.send("GET", url, headers=headers, nearest=nearest, why=why)
+        secrets = [credential.password, credential.identity_token, credential.basic[6:]] if credential else []
         if answer.status != 200:  # HTTP
             refusal = parse_refusal(answer.read_start(_MAX_TOKEN_BODY), secrets)
             if 300 <= answer.status < 400:  # HTTP
@@ -201,7 +236,7 @@ class Authorizer:
             # Its text would quote the body, which may hold the token.
             raise BadAnswer(f"{source}: want a JSON object with a token") from None
         token = value.get("token") or value.get("access_token")
-        if not isinstance(token, str) or not 0 < len(token) <= _MAX_TOKEN or not token.isascii() or not _is_word(token):
+        if not isinstance(token, str) or not 0 < len(token) <= _MAX_TOKEN or not is_header_word(token):
             raise BadAnswer(f"{source}: want a token that fits a header")
         life = value.get("expires_in")
         if isinstance(life, bool) or not isinstance(life, (int, float)) or not 0 < life < 1e9:  # sane
@@ -209,85 +244,13 @@ class Authorizer:
         now = self._clock()
         return _Token(f"Bearer {token}", now + 0.8 * life, now + life)
 
-    def _judge(self, realm: str) -> tuple[Kind | None, bool]:
-        """How near the realm's address may be, and whether our credentials may go there.
-
-        Raises:
-            ForbiddenAddress: the realm is no place to ask (registry.md 7.8).
-        """
-        try:
-            origin = Origin.of(realm)
-        except ForbiddenAddress as error:
-            raise ForbiddenAddress(f"{self._host}: token server: {error}") from error
-        if origin.scheme == "http" and self._origin.scheme != "http":
-            raise ForbiddenAddress(
-                f"{self._host}: token server: want https, got {redact_url(realm)}",
-                hint="Don't use this registry until its owner has mended its realm.",
-            )
-        if origin.host == self._origin.host or self._transport.settings.trusts(origin):
-            return None, True
-        nearest = Kind.LOOPBACK if is_loopback_name(self._origin.host) else Kind.GLOBAL
-        return nearest, _KNOWN_REALMS.get(self._origin.host) == origin.host or same_site(self._origin.host, origin.host)
-
-
-def same_site(one: str, other: str) -> bool:
-    """Whether two host names surely belong to one owner: the same, one below the other, or siblings below a domain.
-
-    Without the public suffix list, so it errs on the side of no.
-    """
-    if one == other:
-        return True
-    first, second = one.split("."), other.split(".")
-    if not _is_domain(first) or not _is_domain(second):
-        return False
-    shorter, longer = sorted((first, second), key=len)
-    if longer[-len(shorter) :] == shorter:
-        return _is_owned(shorter)
-    return len(first) == len(second) and first[1:] == second[1:] and _is_owned(first[1:])
-
-
-def _is_domain(labels: Sequence[str]) -> bool:
-    return len(labels) > 1 and not labels[-1].isdigit() and all(labels) and ":" not in labels[-1]
-
-
-def _is_owned(labels: Sequence[str]) -> bool:
-    """Whether a domain is somebody's, not a registry's own suffix (co.uk) or a host for strangers (azurecr.io)."""
-    if len(labels) < 2 or ".".join(labels) in _SHARED:
-        return False
-    return len(labels) > 2 or len(labels[-1]) > 2 or len(labels[0]) > 3
-
-
-#: Domains whose sub-domains belong to different customers.
-_SHARED = frozenset(
-    {
-        "azurecr.io",
-        "amazonaws.com",
-        "pkg.dev",
-        "run.app",
-        "github.io",
-        "gitlab.io",
-        "cloudfront.net",
-        "core.windows.net",
-        "appspot.com",
-        "web.app",
-        "workers.dev",
-        "herokuapp.com",
-        "ngrok.io",
-        "netlify.app",
-        "vercel.app",
-    }
-)
-
 
 def _joined(answer: Answer) -> str:
     return answer.headers.get("WWW-Authenticate") or ""
 
 
-def _is_word(token: str) -> bool:
-    return token.isprintable() and " " not in token
-
-
-def _repository_of(scopes: tuple[str, ...]) -> str:
-    """The repository of the first scope, ``repository:NAME:ACTIONS``."""
-    parts = scopes[0].split(":") if scopes else []
-    return parts[1] if len(parts) == 3 else ""
+def parse_scope(scope: str) -> tuple[str, tuple[str, ...]]:
+    """Repository and actions of ``repository:NAME:ACTIONS``; ("", ()) of anything else."""
+    kind, _, rest = scope.partition(":")
+    name, _, actions = rest.rpartition(":")
+    return (name, tuple(actions.split(","))) if kind == "repository" and name else ("", ())

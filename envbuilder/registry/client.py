@@ -128,6 +128,11 @@ class Registry:
         self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
         self._auth = Authorizer(self.origin, host, self._transport, credentials, clock=client.clock)
 
+    @property
+    def asks(self) -> bool:
+        """Whether it asked who we are."""
+        return self._auth.asked
+
     def url(self, path: str) -> str:
         """The URL of an API ``path`` that starts with ``/v2/``."""
         return f"{self.origin}{path}"

@@ -25,15 +25,15 @@ from envbuilder.errors import EnvbuilderError, SpecError
 _log = logging.getLogger("envbuilder.registry")
 #: A helper's name becomes part of a program's name (registry.md 7.2).
 _HELPER = re.compile(r"[A-Za-z0-9_.-]+\Z")
-_MAX_CONFIG_SIZE = 4 << 20
+MAX_CONFIG_SIZE = 4 << 20
 #: Helpers may ask a cloud or a key ring.
-_HELPER_TIMEOUT_S = 60.0
+HELPER_TIMEOUT_S = 60.0
 #: What a helper said is used again for an hour at most; after a refusal it is asked anew, but not in a loop.
 _HELPER_CACHE_S = 3600.0
 _HELPER_AGAIN_S = 5.0
 #: Docker Hub's entry in every config file.
-_HUB_KEY = "https://index.docker.io/v1/"
-_HUB_HOSTS = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
+HUB_KEY = "https://index.docker.io/v1/"
+HUB_HOSTS = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
 
 
 class InvalidCredentials(SpecError):
@@ -42,11 +42,17 @@ class InvalidCredentials(SpecError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A name and password, or an identity token that is traded for access tokens."""
+    """A name and password, an identity token that is traded for access tokens, or a token for the registry itself."""
 
     username: str = ""
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
+    registry_token: str = field(default="", repr=False)
+
+    @property
+    def kind(self) -> str:
+        """What it is, for people."""
+        return "registry token" if self.registry_token else "identity token" if self.identity_token else "password"
 
     @property
     def basic(self) -> str:
@@ -57,8 +63,8 @@ class Credential:
 class CredentialSource(Protocol):
     """Finds credentials; thread-safe."""
 
-    def find(self, host: str, repository: str) -> Credential | None:
-        """Who we are to ``host``; ``repository`` may have its own entry. None: anonymous."""
+    def find(self, host: str, repository: str, actions: Sequence[str] = ()) -> Credential | None:
+        """Who we are to ``host`` for ``actions`` (pull, push) on ``repository``, "" for none. None: anonymous."""
 
     def refused(self, host: str) -> None:
         """What was found for ``host`` was refused: ask anew the next time."""
@@ -67,17 +73,26 @@ class CredentialSource(Protocol):
 class Anonymous:
     """No credentials for anyone."""
 
-    def find(self, host: str, repository: str) -> Credential | None:  # noqa: ARG002  # the protocol's names
+    def find(self, host: str, repository: str, actions: Sequence[str] = ()) -> Credential | None:  # noqa: ARG002  # the protocol's names
         return None
 
     def refused(self, host: str) -> None:
         pass
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A credential and where it comes from: a file and its entry, or a program."""
+
+    credential: Credential
+    source: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerConfig:
     """What we read of one config file; entries are kept as they stand until one is needed."""
 
+    source: str = ""
     auths: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, hash=False)
     helpers: Mapping[str, str] = field(default_factory=dict, hash=False)
     store: str = ""
@@ -98,6 +113,7 @@ def parse_docker_config(data: bytes, *, source: str) -> DockerConfig:
         raise InvalidCredentials(f"{source}: want auths and credHelpers that are objects, credsStore a string")
     entries = {str(key): entry for key, entry in auths.items() if isinstance(entry, dict)}
     return DockerConfig(
+        source=source,
         auths=entries,
         helpers={str(key): _helper_name(str(name), source) for key, name in helpers.items()},
         store=_helper_name(store, source) if store else "",
@@ -143,7 +159,12 @@ class ConfigCredentials:
     def __reduce__(self) -> tuple[Any, ...]:
         return _reread, (self._files, self._inline)
 
-    def find(self, host: str, repository: str) -> Credential | None:
+    def find(self, host: str, repository: str, actions: Sequence[str] = ()) -> Credential | None:  # noqa: ARG002  # the protocol's names
+        found = self.look_up(host, repository)
+        return found.credential if found else None
+
+    def look_up(self, host: str, repository: str = "") -> Found | None:
+        """What ``find`` gives, and where it comes from."""
         with self._lock:
             if self._configs is None:
                 self._configs = self._read()
@@ -164,7 +185,7 @@ class ConfigCredentials:
         for file in self._files:
             try:
                 with file.open("rb") as stream:
-                    data = stream.read(_MAX_CONFIG_SIZE)
+                    data = stream.read(MAX_CONFIG_SIZE)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -173,15 +194,17 @@ class ConfigCredentials:
                 configs.append(parse_docker_config(data, source=str(file)))
         return tuple(configs)
 
-    def _find(self, config: DockerConfig, host: str, repository: str) -> Credential | None:
+    def _find(self, config: DockerConfig, host: str, repository: str) -> Found | None:
         keys = keys_for(host, repository)
         for key in keys:
             if name := config.helpers.get(key):
-                return self._ask(name, host)
+                said = self._ask(name, host)
+                return Found(said, f"{config.source}: credHelpers: docker-credential-{name}") if said else None
         for key in keys:
             if (entry := config.auths.get(key)) and (found := _credential(entry)):
-                return found
-        return self._ask(config.store, host) if config.store else None
+                return Found(found, f"{config.source}: auths: {key}")
+        said = self._ask(config.store, host) if config.store else None
+        return Found(said, f"{config.source}: credsStore: docker-credential-{config.store}") if said else None
 
     def _ask(self, helper: str, host: str) -> Credential | None:
         key, now = (helper, host), self._clock()
@@ -190,14 +213,14 @@ class ConfigCredentials:
             if now - asked < (_HELPER_AGAIN_S if host in self._refused else _HELPER_CACHE_S):
                 return said
         self._refused.discard(host)
-        said = self._run_helper(helper, _HUB_KEY if host in _HUB_HOSTS else host)
+        said = self._run_helper(helper, HUB_KEY if host in HUB_HOSTS else host)
         self._said[key] = (now, said)
         return said
 
     def _run_helper(self, helper: str, server: str) -> Credential | None:
         program = f"docker-credential-{helper}"
         try:
-            done = self._run([program, "get"], stdin=server.encode(), check=False, timeout_s=_HELPER_TIMEOUT_S)
+            done = self._run([program, "get"], stdin=server.encode(), check=False, timeout_s=HELPER_TIMEOUT_S)
         except EnvbuilderError as error:
             _log.warning("%s: %s; going on without it", program, error)
             return None
@@ -222,12 +245,14 @@ def keys_for(host: str, repository: str) -> list[str]:
     keys = [f"{host}/{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
     keys += [host, f"https://{host}", f"http://{host}"]
     keys += [f"{scheme}{host}/{version}" for scheme in ("https://", "http://", "") for version in ("v1/", "v2/", "")]
-    if host in _HUB_HOSTS:
-        keys += [_HUB_KEY, "docker.io", "index.docker.io"]
+    if host in HUB_HOSTS:
+        keys += [HUB_KEY, "docker.io", "index.docker.io"]
     return keys
 
 
 def _credential(entry: Mapping[str, Any]) -> Credential | None:
+    if isinstance(token := entry.get("registrytoken"), str) and is_header_word(token):
+        return Credential(registry_token=token)
     if isinstance(token := entry.get("identitytoken"), str) and token:
         return Credential(identity_token=token)
     username, password = entry.get("username"), entry.get("password")
@@ -241,6 +266,11 @@ def _credential(entry: Mapping[str, Any]) -> Credential | None:
     if username == "<token>":
         return Credential(identity_token=password)
     return Credential(username=username, password=password)
+
+
+def is_header_word(text: str) -> bool:
+    """Whether ``text`` may stand in a header as a token."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def _helper_name(name: str, source: str) -> str:

@@ -68,7 +68,10 @@ def _proxied(
     proxy: str, origin: Origin, context: ssl.SSLContext | None, idle_timeout_s: float, options: dict[str, Any]
 ) -> urllib3.HTTPConnectionPool:
     try:
-        user = unquote(urllib3.util.parse_url(proxy).auth or "")
+        parsed = urllib3.util.parse_url(proxy)
+        if not parsed.host:
+            raise LocationValueError("no host")
+        user = unquote(parsed.auth or "")
         headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, ssl_context=context, **options)
     except (LocationValueError, UnicodeError) as error:

@@ -12,7 +12,7 @@ from envbuilder.testing.registry import FakeRegistry
 
 
 class Alice:
-    def find(self, host, repository):
+    def find(self, host, repository, actions=()):
         return Credential(username=servers.USER, password=servers.PASSWORD)
 
     def refused(self, host):

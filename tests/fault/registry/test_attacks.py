@@ -74,7 +74,7 @@ PUSH = {
 class Login:
     """The same credentials for every host, so that a leak would show."""
 
-    def find(self, host, repository):
+    def find(self, host, repository, actions=()):
         return Credential(username="alice", password=PASSWORD)
 
     def refused(self, host):

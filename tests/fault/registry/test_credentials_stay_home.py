@@ -29,7 +29,7 @@ class Login:
     def __init__(self, identity_token=""):
         self.credential = Credential(username="alice", password="hunter22", identity_token=identity_token)
 
-    def find(self, host, repository):
+    def find(self, host, repository, actions=()):
         return self.credential
 
     def refused(self, host):

@@ -27,7 +27,7 @@ REFUSED = {
 
 
 class Login:
-    def find(self, host, repository):
+    def find(self, host, repository, actions=()):
         return Credential(username="alice", password="hunter22")
 
     def refused(self, host):

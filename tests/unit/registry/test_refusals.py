@@ -1,7 +1,6 @@
 import pytest
 
 from envbuilder.errors import HostError, UnavailableError
-from envbuilder.registry.auth import same_site
 from envbuilder.registry.errors import (
     Denied,
     RateLimited,
@@ -11,6 +10,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
+from envbuilder.registry.realms import same_site
 from envbuilder.registry.redact import redact_headers
 from envbuilder.registry.retry import RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings

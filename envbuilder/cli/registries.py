@@ -1,0 +1,137 @@
+"""How this machine's configuration says to talk to registries: settings, proxies, certificates, credentials."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from envbuilder.cli.app import App
+from envbuilder.cli.settings import Settings
+from envbuilder.errors import SpecError
+from envbuilder.proc import run
+from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.credentials import ConfigCredentials, CredentialSource, Found, credential_files
+from envbuilder.registry.helper import HelperCredentials
+from envbuilder.registry.logins import Place, login_file, place_for
+from envbuilder.registry.proxies import proxies_of
+from envbuilder.registry.settings import HostCertificates, HttpSettings
+
+_HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+_SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
+
+
+def registry_client(app: App, credentials: CredentialSource | None = None) -> RegistryClient:
+    """The registry client of this machine's configuration, with its credentials unless others are given.
+
+    Raises:
+        SpecError: a setting of ``registries`` is not what it may be.
+    """
+    return RegistryClient(http_settings(app.settings, os.environ), credentials or _credentials(app, os.environ))
+
+
+def look_up(app: App, host: str) -> Found | None:
+    """Who this machine is to ``host``, and where that is written; None: anonymous."""
+    programs = HelperCredentials(_programs(app.settings), runner=run)
+    return programs.look_up(host) if programs.command_for(host) else _files(os.environ).look_up(host)
+
+
+def login_place(app: App, host: str) -> Place:
+    """Where the login to ``host`` is kept.
+
+    Raises:
+        SpecError: the setting, or the file.
+    """
+    return place_for(host, login_file(os.environ, _home(os.environ), app.settings.get("registries.login-file")))
+
+
+def check_host(text: str) -> str:
+    """``text`` as the name of a registry, ``host`` or ``host:port``.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not _HOST.fullmatch(text):
+        raise SpecError(
+            f"registry: want host or host:port, got {text!r}", hint="Leave out https:// and the repository."
+        )
+    return text.lower()
+
+
+def http_settings(settings: Settings, environment: Mapping[str, str]) -> HttpSettings:
+    """What ``settings`` and the proxy variables say.
+
+    Raises:
+        SpecError: a value is not what it may be.
+    """
+    ca_file = settings.get("registries.ca-file") or environment.get("SSL_CERT_FILE")
+    return HttpSettings(
+        plain_hosts=_hosts(settings, "insecure"),
+        unverified_hosts=_hosts(settings, "unverified"),
+        trusted_hosts=_hosts(settings, "trusted"),
+        certificates={
+            host: HostCertificates(
+                ca_file=_file(values, "ca-file"),
+                client_cert=_file(values, "client-cert"),
+                client_key=_file(values, "client-key"),
+            )
+            for host, values in _by_host(settings).items()
+        },
+        ca_file=Path(ca_file) if ca_file else None,
+        proxies=proxies_of(environment),
+        connect_timeout_s=_seconds(settings, "connect-timeout-s"),
+        idle_timeout_s=_seconds(settings, "idle-timeout-s"),
+        retry_budget_s=_seconds(settings, "retry-budget-s"),
+    )
+
+
+def _credentials(app: App, environment: Mapping[str, str]) -> CredentialSource:
+    files, programs = _files(environment), _programs(app.settings)
+    return HelperCredentials(programs, files, runner=run) if programs else files
+
+
+def _files(environment: Mapping[str, str]) -> ConfigCredentials:
+    inline = environment.get("DOCKER_AUTH_CONFIG", "")
+    return ConfigCredentials(credential_files(environment, _home(environment)), inline=inline, runner=run)
+
+
+def _programs(settings: Settings) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for host, values in _by_host(settings).items():
+        if text := values.get("credential-helper", ""):
+            try:
+                found[host] = tuple(shlex.split(text))
+            except ValueError as error:
+                raise SpecError(f"registries.{host}.credential-helper: {error}", hint="Mend its quotes.") from error
+    return found
+
+
+def _by_host(settings: Settings) -> dict[str, dict[str, str]]:
+    """Settings of ``[registries."HOST"]`` tables."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in settings.section("registries").items():
+        host, _, name = key.rpartition(".")
+        if host:
+            found.setdefault(check_host(host), {})[name] = value
+    return found
+
+
+def _hosts(settings: Settings, name: str) -> frozenset[str]:
+    return frozenset(host.strip().lower() for host in settings.get(f"registries.{name}").split(",") if host.strip())
+
+
+def _file(values: Mapping[str, str], name: str) -> Path | None:
+    return Path(values[name]).expanduser() if values.get(name) else None
+
+
+def _seconds(settings: Settings, name: str) -> float:
+    text = settings.get(f"registries.{name}")
+    if not _SECONDS.fullmatch(text) or not float(text):
+        raise SpecError(f"registries.{name}: want seconds, got {text!r}")
+    return float(text)
+
+
+def _home(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("HOME", "/"))
