@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform as host_platform
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from envbuilder.cli.app import App
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.project import fresh_locks
+from envbuilder.cli.registries import registry_client
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
@@ -30,10 +28,6 @@ from envbuilder.oci.reference import (
     RegistryReference,
     parse_reference,
 )
-from envbuilder.proc import run
-from envbuilder.registry.client import RegistryClient
-from envbuilder.registry.credentials import ConfigCredentials, credential_files
-from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
 from envbuilder.store.copy import copy, copy_plan
@@ -155,19 +149,6 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
             )
         case ArchiveReference():
             return ArchiveWriter(reference.file), reference.tag or "latest"
-
-
-def registry_client(app: App) -> RegistryClient:
-    """The registry client of this machine's configuration."""
-    environ: Mapping[str, str] = os.environ
-    plain = frozenset(host for host in app.settings.get("registries.insecure").split(",") if host)
-    proxies = {kind: environ[f"{kind}_proxy"] for kind in ("http", "https", "no") if environ.get(f"{kind}_proxy")}
-    home = Path(environ.get("HOME", "/"))
-    ca_file = environ.get("SSL_CERT_FILE")
-    return RegistryClient(
-        HttpSettings(plain_hosts=plain, proxies=proxies, ca_file=Path(ca_file) if ca_file else None),
-        ConfigCredentials(credential_files(environ, home), inline=environ.get("DOCKER_AUTH_CONFIG", ""), runner=run),
-    )
 
 
 def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run: bool) -> Result:
