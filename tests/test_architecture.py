@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "envbuilder"
 ORDER = [
-    "errors", "digest", "paths", "proc", "oci", "store", "spec", "lock", "layer", "image", "registry", "resolve",
+    "errors", "digest", "paths", "proc", "oci", "store", "spec", "lock", "layer", "image", "registry", "custom", "resolve",
     "mount", "session", "testing", "cli", "__main__",
 ]  # fmt: skip
 #: Lines a file may have before its docstring must give the reason (style.md C1).

@@ -1,8 +1,9 @@
 """References: the one noun of the command line, in the forms that people already write.
 
 An environment name (``ai``, ``ai@2``), a registry reference (``host/name:tag``,
-``host/name@sha256:...``), an image layout (``oci:DIR[:TAG]``) or an archive
-(``oci-archive:FILE[:TAG]``). Grammar of names and tags: OCI distribution-spec 1.1.
+``host/name@sha256:...``), an image layout (``oci:DIR[:TAG]``), an archive
+(``oci-archive:FILE[:TAG]``) or an image of a Docker engine (``docker-daemon:NAME:TAG``).
+Grammar of names and tags: OCI distribution-spec 1.1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class InvalidReference(SpecError):
     """A text that should name an image or environment does not."""
 
     hint = (
-        "Write an environment (ai, ai@2), host/name:tag, host/name@sha256:..., oci:DIR[:TAG] or oci-archive:FILE[:TAG]."
+        "Write an environment (ai, ai@2), host/name:tag, host/name@sha256:..., oci:DIR[:TAG], oci-archive:FILE[:TAG] "
+        "or docker-daemon:NAME:TAG."
     )
 
 
@@ -88,7 +90,17 @@ class ArchiveReference:
         return f"oci-archive:{self.file}" + (f":{self.tag}" if self.tag else "")
 
 
-Reference: TypeAlias = EnvironmentName | RegistryReference | LayoutReference | ArchiveReference
+@dataclass(frozen=True, slots=True)
+class DaemonReference:
+    """An image of a Docker engine, as ``docker images`` calls it: ``NAME:TAG``, NAME with a host or without."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"docker-daemon:{self.name}"
+
+
+Reference: TypeAlias = EnvironmentName | RegistryReference | LayoutReference | ArchiveReference | DaemonReference
 
 
 def parse_reference(text: str) -> Reference:
@@ -103,6 +115,8 @@ def parse_reference(text: str) -> Reference:
     if text.startswith("oci-archive:"):
         path, tag = _path_and_tag(text, text.removeprefix("oci-archive:"))
         return ArchiveReference(Path(path), tag)
+    if text.startswith("docker-daemon:"):
+        return DaemonReference(_daemon_name(text))
     if "/" not in text:
         if match := _ENVIRONMENT.match(text):
             return EnvironmentName(match[1], match[2] or "")
@@ -140,6 +154,16 @@ def _path_and_tag(text: str, rest: str) -> tuple[str, str]:
     if not path:
         raise InvalidReference(f"reference: no path in {text!r}")
     return path, tag
+
+
+def _daemon_name(text: str) -> str:
+    """``NAME:TAG``; skopeo wants the tag, too, and ``latest`` is what people forget to think about."""
+    name, colon, tag = text.removeprefix("docker-daemon:").rpartition(":")
+    host, slash, path = name.partition("/")
+    has_host = slash and ("." in host or ":" in host or host == "localhost") and _HOST.match(host)
+    if not colon or not _TAG.match(tag) or not _REPOSITORY.match(path if has_host else name):
+        raise InvalidReference(f"reference: want docker-daemon:NAME:TAG, got {text[:300]!r}")
+    return f"{name}:{tag}"
 
 
 def _registry(text: str) -> RegistryReference:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from envbuilder.errors import EnvbuilderError
 from envbuilder.oci.reference import (
     ArchiveReference,
+    DaemonReference,
     EnvironmentName,
     LayoutReference,
     RegistryReference,
@@ -32,6 +33,8 @@ HEX = "sha256:" + "0a" * 32
         ("oci:/a:b/c", LayoutReference(Path("/a:b/c"))),
         (f"oci:out:{HEX}", LayoutReference(Path("out"), HEX)),
         ("oci-archive:a.tar:t", ArchiveReference(Path("a.tar"), "t")),
+        ("docker-daemon:team/app:1", DaemonReference("team/app:1")),
+        ("docker-daemon:localhost:5000/app:1", DaemonReference("localhost:5000/app:1")),
     ],
 )
 def test_a_reference_is_read_as_people_write_it(text, want):
@@ -48,7 +51,7 @@ def test_a_tag_and_a_digest_may_stand_together():
 @pytest.mark.parametrize(
     "text",
     ["", "AI", "ai@", "ubuntu/x:1", "host.example/UP:1", "host.example/a:", "host.example/a:-x", "host.example/a@sha256:00",
-     "host.example/../a", "host.example/", "host.example:port/a", "oci:", "oci-archive::t", "https://host.example/a", "a b/c.d"],
+     "host.example/../a", "host.example/", "host.example:port/a", "oci:", "docker-daemon:app", "docker-daemon::1", "docker-daemon:../x:1", "docker-daemon:Up:1", "oci-archive::t", "https://host.example/a", "a b/c.d"],
 )  # fmt: skip
 def test_what_is_no_reference_is_refused(text):
     with pytest.raises(EnvbuilderError):

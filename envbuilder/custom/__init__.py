@@ -1,0 +1,1 @@
+"""Images of others: what a container engine has, into our targets and the other way round."""
