@@ -77,7 +77,7 @@ def command(
                 app.output.note(f"no hot bundle: {error}")
                 bundle = None
         size = bundle.stat().st_size if bundle else 0
-        what = attach_trace(target, image, trace, bundle)
+        what = attach_trace(target, image, trace, bundle, made_at_s=int(time.time()))
     app.output.note(
         f"{len(trace.ranges)} ranges, {human_size(trace.pages * PAGE_SIZE)} of pages, bundle {human_size(size)}"
     )

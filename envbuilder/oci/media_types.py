@@ -52,3 +52,17 @@ LAYER_PAGES = PREFIX + "pages"
 TRACE_ARTIFACT = "application/vnd.envbuilder.trace.v1"
 TRACE = "application/vnd.envbuilder.trace.v1+zstd"
 HOT_BUNDLE = "application/vnd.envbuilder.hot.v1"
+#: When a trace was made, seconds since the epoch.
+TRACE_MADE = PREFIX + "trace-made"
+
+# What is attached to an image as referrers (image/attached.py).
+LOCK_ARTIFACT = "application/vnd.envbuilder.lock.v1"
+LOCK_TOML = "application/vnd.envbuilder.lock.v1+toml"
+CYCLONEDX = "application/vnd.cyclonedx+json"  # of IANA
+SPDX = "application/spdx+json"  # of IANA
+IN_TOTO = "application/vnd.in-toto+json"
+
+# The artefacts of a lock (docs/formats/archive.md).
+ARTIFACTS = "application/vnd.envbuilder.artifacts.v1"
+WHEEL = "application/vnd.envbuilder.wheel"
+DEB = "application/vnd.debian.binary-package"  # of IANA
