@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from envbuilder.oci.media_types import REF_NAME
 from envbuilder.testing.nodes import Node, make_node, push_test_image
 from envbuilder.testing.servers import RunningRegistry, docker_registry
 
@@ -154,7 +155,9 @@ def hello(hello_cli) -> Hello:
     def read(digest: str) -> dict[str, Any]:
         return json.loads((hello_cli.store / "blobs" / digest.replace(":", "/")).read_bytes())
 
-    (tagged,) = json.loads((hello_cli.store / "index.json").read_bytes())["manifests"]
+    # The list of what is attached to the image has a tag too.
+    listed = json.loads((hello_cli.store / "index.json").read_bytes())["manifests"]
+    (tagged,) = (each for each in listed if not each["annotations"][REF_NAME].startswith("sha256-"))
     index = read(tagged["digest"])
     plain, erofs = (manifest["digest"] for manifest in index["manifests"])
     return Hello(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, pairs, table
 from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.image.attached import attached
 from envbuilder.image.inspect import OpenImage, open_image
 from envbuilder.lock.codec import digest
 from envbuilder.lock.model import Artifact, Lock
@@ -18,13 +20,17 @@ from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import EnvironmentName, InvalidReference, parse_reference
 
+#: What an SBOM is called here -> its media type.
+_SBOMS = {"cyclonedx": media_types.CYCLONEDX, "spdx": media_types.SPDX}
+
 
 @click.command(name="inspect", epilog="Example: envbuilder inspect ai --lock")
 @click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.option("--lock", "show_lock", is_flag=True, help="Show the lock of an environment in place of its image.")
+@click.option("--sbom", type=click.Choice(sorted(_SBOMS)), help="Print the SBOM attached to the image, as it is.")
 @click.option("--platform", default="", metavar="P", help="Platform (default: this host's).")
 @common
-def command(app: App, reference: str, show_lock: bool, platform: str) -> Result:
+def command(app: App, reference: str, show_lock: bool, sbom: str | None, platform: str) -> Result:
     """Say what is in the image REF: layers, sizes, variables, command; or what an environment's lock pins."""
     parsed = Platform.parse(platform) if platform else host_platform_of()
     if show_lock:
@@ -33,6 +39,9 @@ def command(app: App, reference: str, show_lock: bool, platform: str) -> Result:
             raise InvalidReference(f"--lock: want an environment's name, got {reference!r}")
         return _lock(fresh_locks(app.need_project(), name.name, parsed)[-1])
     source = open_source(app, reference)
+    if sbom:
+        ((_, document),) = attached(source.target, source.what, _SBOMS[sbom])
+        return Result(document.decode(), json.loads(document))
     return _image(source.pinned, open_image(source.target, source.what, parsed))
 
 

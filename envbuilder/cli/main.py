@@ -17,9 +17,16 @@ from envbuilder.errors import EnvbuilderError, HostError
 #: Verb -> what it does, in the order of the data flow; each lives in the module of its name.
 VERBS = {
     "lock": "Choose versions: write the lock of an environment if it changes.",
+    "import": "Turn a requirements file or another tool's lock into a declaration.",
+    "export": "Write a lock as pylock.toml, hashed requirements or the difference to its parent.",
+    "diff": "Compare two locks: versions, layers, bytes that a node would fetch.",
+    "why": "Say what requires a package.",
+    "archive": "Keep every wheel and deb of a lock in a registry or a layout.",
+    "plan": "Say which layers change, why, and how much a push would send; build nothing.",
     "build": "Make the layers and the image of an environment in the store.",
     "push": "Copy an image to a registry, a layout or an archive; only missing blobs move.",
     "pull": "Copy an image from a registry into the store or elsewhere.",
+    "copy": "Copy an image, whole, between registries, layouts and archives.",
     "login": "Keep a login to a registry, once the registry has taken it.",
     "logout": "Forget a login to a registry.",
     "whoami": "Say who this machine is to a registry, and what says so.",
@@ -28,6 +35,7 @@ VERBS = {
     "unmount": "Take a mount away.",
     "run": "Start a command in an image, lazily.",
     "trace": "Record what a start reads, so that the next ones fetch it first.",
+    "verify": "Build an image again from the lock attached to it and compare every digest.",
     "inspect": "Say what is in an image or a lock.",
     "doctor": "Say what this host can do, and why.",
 }
@@ -53,7 +61,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
         if cmd_name not in VERBS:
             return None
-        command: Any = importlib.import_module(f"envbuilder.cli.{cmd_name}").command
+        module = {"import": "imports"}.get(cmd_name, cmd_name)  # a word of the language names no module
+        command: Any = importlib.import_module(f"envbuilder.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from envbuilder.image.assemble import Image, assemble
+from envbuilder.image.attached import all_attached
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, plan
@@ -66,10 +68,12 @@ def build_image(
     jobs: int,
     tag: str,
     finished: Finished = lambda _layer, _reused: None,
+    documents: bool = True,
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
     cache: folder of this machine for what is derived from artefacts. folders: environment -> its folder.
+    documents: attach the locks, SBOMs and provenance (image/attached.py).
 
     Raises:
         Conflict: two packages claim one path. Whatever fetching, reading and storing raise.
@@ -106,6 +110,8 @@ def build_image(
     for what, data in image.blobs.items():
         store.push(what, partial(io.BytesIO, data))
     store.tag(image.descriptor, tag)
+    if documents and not all_attached(store, image.descriptor):
+        importlib.import_module("envbuilder.image.documents").attach_documents(store, locks, image)
     return Built(image=image, reused=frozenset(reused))
 
 

@@ -1,0 +1,85 @@
+"""Documents beside an image: the locks it was made from, its SBOMs, its provenance.
+
+Each is a referrer of the image's index (store/referrers.py), so the image and its digest stay as they are.
+They are functions of the image: the second build of an image attaches nothing new.
+"""
+
+from __future__ import annotations
+
+from envbuilder.digest import Descriptor, Digest, verifying
+from envbuilder.errors import IntegrityError
+from envbuilder.lock.codec import MAX_SIZE, load
+from envbuilder.lock.model import Lock
+from envbuilder.oci import media_types
+from envbuilder.store.referrers import read_referrer, referrers
+from envbuilder.store.target import NotFound, Target
+
+#: Bytes of an SBOM or a statement that are read back: 10,000 packages are some 8 MB.
+_MAX_DOCUMENT = 64 << 20
+#: Locks that one image may be made from: parents do not nest deeper.
+_MAX_LOCKS = 32
+#: What a build attaches.
+KINDS = (media_types.LOCK_ARTIFACT, media_types.CYCLONEDX, media_types.SPDX, media_types.IN_TOTO)
+
+
+class NotAttached(NotFound):
+    """An image has no document of the kind that was asked for."""
+
+
+class BadAttachment(IntegrityError):
+    """A document beside an image is not of the form that its type promises."""
+
+
+def all_attached(store: Target, subject: Descriptor) -> bool:
+    """Whether ``store`` has every document that a build attaches to ``subject``."""
+    return {*KINDS} <= {each.artifact_type for each in referrers(store, subject)}
+
+
+def attached(target: Target, subject: Descriptor, kind: str) -> tuple[tuple[str, bytes], ...]:
+    """(name, bytes) of each part of the document of type ``kind`` beside ``subject``, an image's index.
+
+    Raises:
+        NotAttached: there is none. ForeignReferrer, BadAttachment, DigestMismatch: it is not what it should be.
+    """
+    found = referrers(target, subject, kind)
+    if not found:
+        raise NotAttached(
+            f"{target.name}: {subject.digest}: no {kind} is attached",
+            hint="Build the image again with this version, or copy it with what is attached to it.",
+        )
+    where = f"{target.name}: {found[-1].digest}"
+    manifest = read_referrer(target, found[-1], subject)
+    if not 0 < len(manifest.layers) <= _MAX_LOCKS:
+        raise BadAttachment(f"{where}: want 1 to {_MAX_LOCKS} parts, got {len(manifest.layers)}")
+    return tuple((each.annotations.get(media_types.TITLE, ""), _read(target, each)) for each in manifest.layers)
+
+
+def attached_locks(target: Target, subject: Descriptor, lock_digest: Digest) -> tuple[Lock, ...]:
+    """The locks that the image ``subject`` was made from, the root of what it extends first.
+
+    lock_digest: what the image itself says of the last of them; only that one is believed.
+
+    Raises:
+        NotAttached: there are none. BadAttachment: they are other locks than the image's, or not one chain.
+    """
+    parts = attached(target, subject, media_types.LOCK_ARTIFACT)
+    source = f"{target.name}: {subject.digest}: attached lock"
+    want: Digest | None = lock_digest
+    chain: list[Lock] = []
+    for name, data in reversed(parts):
+        if len(data) > MAX_SIZE or Digest.of(data) != want:
+            raise BadAttachment(f"{source} {name[:100]}: want {want or 'no further lock'}, got {Digest.of(data)}")
+        lock = load(data, source=source)
+        chain.append(lock)
+        want = lock.parent.lock_digest if lock.parent else None
+    if want is not None:
+        raise BadAttachment(f"{source}: the lock of {chain[-1].parent and chain[-1].parent.name} is missing")
+    return tuple(reversed(chain))
+
+
+def _read(source: Target, what: Descriptor) -> bytes:
+    where = f"{source.name}: {what.digest}"
+    if what.size > _MAX_DOCUMENT:
+        raise BadAttachment(f"{where}: want at most {_MAX_DOCUMENT} bytes, got {what.size}")
+    with source.fetch(what) as stream:
+        return verifying(stream, what, source=where).read()
