@@ -6,7 +6,8 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
-from envbuilder.cli.targets import copy_image
+from envbuilder.cli.transfer import Transfer, transfer
+from envbuilder.oci.platform import Platform
 
 
 @click.command(name="pull", epilog="Example: envbuilder pull localhost:5000/env/ai:1 --to oci:out/ai:1")
@@ -14,11 +15,21 @@ from envbuilder.cli.targets import copy_image
 @click.option(
     "--to", "destination", metavar="REF", default="", help="Where to (default: the store, tagged as REF is written)."
 )
+@click.option("--platform", default="", metavar="P", help="Only the image of this platform, not the whole index.")
 @click.option("--dry-run", is_flag=True, help="Say what would move, move nothing.")
 @common
-def command(app: App, reference: str, destination: str, dry_run: bool) -> Result:
+def command(app: App, reference: str, destination: str, platform: str, dry_run: bool) -> Result:
     """Copy the image REF into the store, or to another place.
 
     Blobs that are there already are not fetched; every digest is verified. Prints the digest.
     """
-    return copy_image(app, reference, destination, what="pull", dry_run=dry_run)
+    return transfer(
+        app,
+        Transfer(
+            what="pull",
+            reference=reference,
+            destination=destination,
+            platform=Platform.parse(platform) if platform else None,
+            dry_run=dry_run,
+        ),
+    )

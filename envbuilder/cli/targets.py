@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import platform as host_platform
-import re
-import time
 from dataclasses import dataclass
 
 from envbuilder.cli.app import App
-from envbuilder.cli.output import Result, human_size
+from envbuilder.cli.engine import open_in_engine
 from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.registries import registry_client
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.cli.repositories import repository
+from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
 from envbuilder.lock.codec import digest as lock_digest
@@ -21,6 +20,7 @@ from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
     ArchiveReference,
+    DaemonReference,
     EnvironmentName,
     InvalidReference,
     LayoutReference,
@@ -30,7 +30,6 @@ from envbuilder.oci.reference import (
 )
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
-from envbuilder.store.copy import copy, copy_plan
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import NotFound, RangeTarget, SerialTarget, Target
 
@@ -78,7 +77,7 @@ def open_source(app: App, text: str) -> Source:
         case EnvironmentName():
             return _open_environment(app, reference)
         case RegistryReference():
-            target = RegistryTarget(reference, registry_client(app))
+            target = repository(app, reference, registry_client(app))
             what = target.lookup(str(reference.digest or reference.tag))
             return Source(reference, target, what, str(reference.at(what.digest)))
         case LayoutReference():
@@ -89,6 +88,9 @@ def open_source(app: App, text: str) -> Source:
             archive = ArchiveTarget(reference.file)
             what = archive.lookup(reference.tag)
             return Source(reference, archive, what, f"oci-archive:{reference.file}:{what.digest}")
+        case DaemonReference():
+            saved, what = open_in_engine(app, reference)
+            return Source(reference, saved, what, str(reference))
 
 
 def _open_environment(app: App, reference: EnvironmentName) -> Source:
@@ -139,7 +141,7 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
         case RegistryReference():
             if reference.digest:
                 raise InvalidReference(f"{text}: a destination has a tag, its digest follows from the bytes")
-            return RegistryTarget(reference, registry_client(app), writable=True), reference.tag
+            return repository(app, reference, registry_client(app), writable=True), reference.tag
         case LayoutReference():
             return LayoutTarget(reference.directory, create=True), reference.tag or "latest"
         case EnvironmentName():
@@ -147,49 +149,12 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
                 f"{text}: an environment is made by build, not written to",
                 hint="Name host/name:tag, oci:DIR or oci-archive:FILE.",
             )
+        case DaemonReference():
+            raise InvalidReference(
+                f"{text}: an engine takes whole images", hint="Write: push REF docker-daemon:NAME:TAG."
+            )
         case ArchiveReference():
             return ArchiveWriter(reference.file), reference.tag or "latest"
-
-
-def copy_image(app: App, reference: str, destination: str, *, what: str, dry_run: bool) -> Result:
-    """Copy an image; the Result of ``push`` and ``pull``."""
-    started = time.monotonic()
-    source = open_source(app, reference)
-    if destination:
-        target, tag = open_destination(app, destination)
-    else:
-        target, tag = LayoutTarget(app.store_directory, create=True), _pulled_tag(reference)
-    plan = copy_plan(source.target, source.what, target)
-    present = sum(blob.size for blob in plan.present)
-    value = {
-        "reference": reference,
-        "destination": destination or target.name,
-        "digest": str(source.what.digest),
-        "pinned": _pinned(destination, target, source.what.digest),
-        "copied": len(plan.blobs) + len(plan.manifests),
-        "copied_bytes": plan.size,
-        "skipped": len(plan.present),
-        "skipped_bytes": present,
-        "dry_run": dry_run,
-    }
-    app.output.note(
-        f"{what}: {len(plan.blobs) + len(plan.manifests)} blobs to move ({human_size(plan.size)}), "
-        f"{len(plan.present)} are there ({human_size(present)})"
-    )
-    if not dry_run:
-        with app.output.stage(what, plan.size) as meter:
-            report = copy(
-                source.target, source.what, target, tag=tag, plan=plan, progress=lambda _blob, size: meter.advance(size)
-            )
-        follow(source, target)
-        value |= {
-            "copied": report.copied,
-            "copied_bytes": report.copied_bytes,
-            "skipped": report.skipped,
-            "skipped_bytes": report.skipped_bytes,
-        }
-    value["seconds"] = round(time.monotonic() - started, 3)
-    return Result(str(source.what.digest), value)
 
 
 def follow(source: Source, target: Target) -> None:
@@ -198,19 +163,3 @@ def follow(source: Source, target: Target) -> None:
         return
     with contextlib.suppress(NoSuchPlatform):
         copy_trace(source.target, open_image(source.target, source.what, host_platform_of()), target)
-
-
-def _pulled_tag(reference: str) -> str:
-    """The store's tag for what was pulled as ``reference``; an environment's own tag never begins with ``_``.
-
-    An image's labels are anyone's: by them it could take the place of an environment that was built here.
-    """
-    return ("_" + re.sub(r"[^A-Za-z0-9._-]+", "-", reference))[:128]
-
-
-def _pinned(destination: str, target: Target, digest: Digest) -> str:
-    if destination:
-        reference = parse_reference(destination)
-        if isinstance(reference, RegistryReference):
-            return str(reference.at(digest))
-    return f"{target.name}:{digest}"

@@ -103,7 +103,9 @@ class RegistryTarget(RegistryReferrers):
         return self._registry.pace
 
     def has(self, what: Descriptor) -> bool:
-        if self._known and self._known.has(self._origin, self._repository, what.digest):
+        # A manifest is asked for whatever is remembered: where it is, all that it names was when it was stored.
+        is_document = what.media_type in _DOCUMENTS
+        if self._known and not is_document and self._known.has(self._origin, self._repository, what.digest):
             return True
         found = self._head(what)
         with self._lock:

@@ -59,13 +59,14 @@ class CopyPlan:
 
     manifests: documents that the target lacks, children first, as (descriptor, bytes).
     blobs: configs and layers that the target lacks. present: all that it has already.
-    tagged: the tag of the copy names the root there already.
+    document: the root's bytes. tagged: the tag of the copy names the root there already.
     """
 
     root: Descriptor
     manifests: tuple[tuple[Descriptor, bytes], ...]
     blobs: tuple[Descriptor, ...]
     present: tuple[Descriptor, ...]
+    document: bytes
     tagged: bool = False
 
     @property
@@ -115,6 +116,7 @@ def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = ""
         manifests=tuple(pair for pair in manifests if pair[0].digest not in known),
         blobs=tuple(blob for blob in blobs if not answers[blob.digest]),
         present=(*(blob for blob in blobs if answers[blob.digest]), *there),
+        document=next(data for manifest, data in manifests if manifest.digest == what.digest),
         tagged=tagged,
     )
 
@@ -128,8 +130,11 @@ def copy(
     jobs: int = DEFAULT_JOBS,
     progress: Progress | None = None,
     plan: CopyPlan | None = None,
+    finish: bool = True,
 ) -> CopyReport:
-    """Let ``target`` hold ``what`` and all that it names, and ``tag`` name it there; an archive is finished.
+    """Let ``target`` hold ``what`` and all that it names, and ``tag`` name it there.
+
+    An archive is finished, unless more is to come (``finish`` is False).
 
     ``plan`` is one that ``copy_plan`` made of the same arguments, so that a caller may show it first.
     The first error stops the other blobs; its message says which side and which blob.
@@ -141,12 +146,16 @@ def copy(
     if plan.root.digest != what.digest:
         raise ValueError(f"copy: the plan is of {plan.root.digest}, not of {what.digest}")
     try:
-        return _act(source, target, plan, tag, jobs, progress)
+        report = _act(source, target, plan, tag, jobs, progress)
     except MissingChildren:
         # What the target remembers is no longer so: ask, and send what is gone.
         if not isinstance(target, ForgetfulTarget) or not target.forget():
             raise
-        return _act(source, target, copy_plan(source, what, target, tag=tag), tag, jobs, progress)
+        report = _act(source, target, copy_plan(source, what, target, tag=tag), tag, jobs, progress)
+    if finish and isinstance(target, SerialTarget):
+        with _side("destination", target, what):
+            target.finish(what)
+    return report
 
 
 def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, progress: Progress | None) -> CopyReport:
@@ -154,14 +163,10 @@ def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, pr
     # An archive's bytes should follow from the image alone, so its blobs go one by one.
     movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs)
     for manifest, data in plan.manifests:
-        last = tag if manifest.digest == plan.root.digest else ""
-        movement.document(manifest, data, last)
-    if tag and not plan.tagged and not movement.tagged:
-        with _side("destination", target, plan.root):
-            target.tag(plan.root, tag)
-    if isinstance(target, SerialTarget):
-        with _side("destination", target, plan.root):
-            target.finish(plan.root)
+        if manifest.digest != plan.root.digest or not tag or not isinstance(target, TaggingTarget):
+            movement.document(manifest, data)
+    if tag and not plan.tagged:
+        movement.tag(plan, tag)
     skipped = [*plan.present, *(blob for blob in plan.blobs if blob.digest not in movement.opened)]
     return CopyReport(
         descriptor=plan.root,
@@ -224,7 +229,6 @@ class _Movement:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.moved = 0
-        self.tagged = False
         self.opened: set[Digest] = set()
 
     def all_of(self, blobs: Sequence[Descriptor], jobs: int) -> None:
@@ -242,14 +246,20 @@ class _Movement:
         if failures:
             raise next((error for error in failures if not isinstance(error, CopyCancelled)), failures[0])
 
-    def document(self, what: Descriptor, data: bytes, tag: str) -> None:
+    def document(self, what: Descriptor, data: bytes) -> None:
         with _side("destination", self._target, what):
-            if tag and isinstance(self._target, TaggingTarget):
-                self._target.push_tagged(what, data, tag)
-                self.tagged = True
-            else:
-                self._target.push(what, lambda: io.BytesIO(data))
+            self._target.push(what, lambda: io.BytesIO(data))
         self._count(what, len(data))
+
+    def tag(self, plan: CopyPlan, tag: str) -> None:
+        root = plan.root
+        with _side("destination", self._target, root):
+            if not isinstance(self._target, TaggingTarget):
+                self._target.tag(root, tag)
+                return
+            self._target.push_tagged(root, plan.document, tag)
+        if root.digest in {manifest.digest for manifest, _ in plan.manifests}:
+            self._count(root, root.size)
 
     def _blob(self, what: Descriptor) -> None:
         with _side("destination", self._target, what), self._slots():

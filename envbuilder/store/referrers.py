@@ -100,7 +100,7 @@ def referrers(target: Target, subject: Descriptor, artifact_type: str | None = N
     listing = target.listed_referrers(subject, artifact_type or "") if isinstance(target, ReferringTarget) else None
     found = list(listing.found) if listing else []
     if listing is None or not listing.complete:
-        state = _state(target, referrers_tag(subject.digest))
+        state = tag_state(target, referrers_tag(subject.digest))
         found += (state and parse_listed(state.data, subject.digest, source=_where(target, state.what))) or ()
     once: dict[Digest, Descriptor] = {}
     for entry in found:
@@ -186,13 +186,13 @@ def _change(
     tag = referrers_tag(subject.digest)
     for attempt in range(_ATTEMPTS):
         begun = time.monotonic()
-        state = _state(target, tag)
+        state = tag_state(target, tag)
         listed = _listed(target, subject, state)
         wanted = change(listed)
         if wanted == listed:
             return
         data = Index(manifests=wanted).dump()
-        swapped = _swap(target, tag, describe(data, media_types.OCI_INDEX), data, state)
+        swapped = swap_tag(target, tag, describe(data, media_types.OCI_INDEX), data, state)
         if swapped == "done":
             return
         took_s = time.monotonic() - begun
@@ -213,7 +213,8 @@ def _listed(target: Target, subject: Descriptor, state: TagState | None) -> tupl
     return listed
 
 
-def _state(target: Target, tag: str) -> TagState | None:
+def tag_state(target: Target, tag: str) -> TagState | None:
+    """What ``tag`` names in any target, with its bytes; None: nothing."""
     if isinstance(target, SwappingTarget):
         return target.tag_state(tag)
     try:
@@ -223,7 +224,8 @@ def _state(target: Target, tag: str) -> TagState | None:
     return TagState(what=what, data=_read(target, what))
 
 
-def _swap(target: Target, tag: str, what: Descriptor, data: bytes, was: TagState | None) -> Swapped:
+def swap_tag(target: Target, tag: str, what: Descriptor, data: bytes, was: TagState | None) -> Swapped:
+    """Store the manifest ``data`` as ``tag``, if the target can tell only while that names ``was``."""
     if isinstance(target, SwappingTarget):
         return target.swap_tag(tag, what, data, was)
     target.push(what, partial(io.BytesIO, data))

@@ -1,0 +1,57 @@
+"""Repositories as this machine is configured: what it remembers of their registries, and how it uploads to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from envbuilder.cli.app import App
+from envbuilder.errors import SpecError
+from envbuilder.oci.reference import RegistryReference
+from envbuilder.registry.capabilities import Capabilities
+from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.known import KnownBlobs
+from envbuilder.registry.target import RegistryTarget
+from envbuilder.registry.upload import UploadSettings
+
+_CHUNKED = re.compile(r"([^=\s]+)(?:=(\d{1,4}))?")
+_MIB = 1 << 20
+
+
+def capabilities(app: App) -> Capabilities:
+    """What registries were seen to do from this machine."""
+    return Capabilities(app.cache_directory / "registries")
+
+
+def repository(
+    app: App,
+    reference: RegistryReference,
+    client: RegistryClient,
+    *,
+    writable: bool = False,
+    mount_from: Sequence[str] = (),
+) -> RegistryTarget:
+    """The repository that ``reference`` names, with this machine's memory of its registry.
+
+    What a registry holds is remembered for writing only: a reader gets what it asks for or an error.
+    """
+    return RegistryTarget(
+        reference,
+        client,
+        writable=writable,
+        mount_from=mount_from,
+        known=KnownBlobs(app.cache_directory / "registries") if writable else None,
+        capabilities=capabilities(app),
+        upload=_upload(app, reference.host),
+    )
+
+
+def _upload(app: App, host: str) -> UploadSettings:
+    """``registries.chunked`` is ``HOST`` or ``HOST=MIB``, comma separated."""
+    for item in filter(None, (each.strip() for each in app.settings.get("registries.chunked").split(","))):
+        match = _CHUNKED.fullmatch(item)
+        if match is None:
+            raise SpecError(f"registries.chunked: want HOST or HOST=MIB, got {item!r}")
+        if match[1] == host:
+            return UploadSettings(way="chunks", chunk_size=int(match[2] or 0) * _MIB)
+    return UploadSettings()
