@@ -16,7 +16,8 @@ from envbuilder.oci.manifest import Index, Manifest, parse_document
 #: The blob that stands for a config or layer that is not needed (image-spec manifest.md).
 EMPTY_BYTES = b"{}"
 EMPTY = describe(EMPTY_BYTES, media_types.OCI_EMPTY)
-_TAG = re.compile(r"sha256-[0-9a-f]{64}\Z")
+#: The referrers tag schema, and what cosign keeps under the same name (its SIGNATURE_SPEC.md).
+_TAG = re.compile(r"sha256-([0-9a-f]{64})(?:\.(?:sig|att|sbom))?\Z")
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
 
@@ -25,9 +26,10 @@ def referrers_tag(subject: Digest) -> str:
     return f"sha256-{subject.hex}"
 
 
-def is_referrers_tag(tag: str) -> bool:
-    """Whether ``tag`` is one of the referrers tag schema."""
-    return bool(_TAG.match(tag))
+def subject_of_tag(tag: str) -> Digest | None:
+    """Whose referrers or signatures ``tag`` names, if it is such a tag: an image's own tag it is not."""
+    match = _TAG.match(tag)
+    return Digest(f"sha256:{match[1]}") if match else None
 
 
 def plain(what: Descriptor) -> Descriptor:

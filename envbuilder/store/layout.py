@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, parse_json_object, verifying
 from envbuilder.errors import SpecError
 from envbuilder.oci import media_types
-from envbuilder.oci.artifact import as_referrer, is_referrers_tag
+from envbuilder.oci.artifact import as_referrer, subject_of_tag
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import check_tag
 from envbuilder.store.files import (
@@ -293,9 +293,7 @@ def named_in(entries: Sequence[Descriptor], tag: str, *, source: str) -> Descrip
         NotFound: no such tag; or "" and there are none or several images.
     """
     images = {
-        entry.digest: entry
-        for entry in entries
-        if not is_referrers_tag(entry.annotations.get(media_types.REF_NAME, ""))
+        entry.digest: entry for entry in entries if not subject_of_tag(entry.annotations.get(media_types.REF_NAME, ""))
     }
     if not tag and len(images) == 1:
         return _plain(next(iter(images.values())))
@@ -303,7 +301,7 @@ def named_in(entries: Sequence[Descriptor], tag: str, *, source: str) -> Descrip
         if tag and entry.annotations.get(media_types.REF_NAME) == tag:
             return _plain(entry)
     named = {entry.annotations.get(media_types.REF_NAME, "") for entry in entries} - {""}
-    tags = sorted(name for name in named if not is_referrers_tag(name))
+    tags = sorted(name for name in named if not subject_of_tag(name))
     wanted = f"tag {tag!r}" if tag else "single image"
     raise NotFound(
         f"{source}: want a {wanted}, got tags: {', '.join(tags)[:500] or 'none'}", hint="Name one of the tags."
