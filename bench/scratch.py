@@ -65,6 +65,15 @@ def forget(file: str) -> None:
         os.close(descriptor)
 
 
+def warm(folder: Path) -> None:
+    """Bring all files below ``folder`` into the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 20):
+                    pass
+
+
 def remove(path: Path) -> None:
     """Remove a tree that may hold mounts of a peer: those are taken away first, deepest first."""
     inside = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
