@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,8 @@ from envbuilder.errors import HostError
 
 _LISTENING = re.compile(rb"listening on (127\.0\.0\.1:\d+)")
 _START_TIMEOUT_S = 15.0
+#: Names that a server's certificate of the tests is for (RFC 6761: nobody has them).
+NAMES = ("localhost", "registry.test", "auth.registry.test", "storage.test", "evil.test")
 #: The only user of the htpasswd and token variants; bcrypt of cost 5, as `htpasswd -Bbn` makes it.
 USER, PASSWORD = "alice", "secret"  # of test servers only
 _HTPASSWD = "alice:$2y$05$tGSt2rdHsNXmQ7hcbUqTZuBzgceqmZFtqIExAMnaoxs227wgd79AO\n"
@@ -41,6 +43,7 @@ class RunningRegistry:
     host: str
     directory: Path
     process_id: int
+    token_url: str = ""
 
 
 @contextlib.contextmanager
@@ -51,11 +54,14 @@ def docker_registry(
     tls: bool = False,
     mutual: bool = False,
     address: str = "127.0.0.1:0",
+    realm: str = "",
+    token_life_s: int = 300,
     program: str | Path = "docker-registry",
 ) -> Iterator[RunningRegistry]:
     """Start docker-registry over the file system below ``directory``; stop it at the end.
 
     With ``tls`` its CA is ``ca.crt`` there; with ``mutual`` it wants ``client.cert`` and ``client.key`` besides.
+    ``realm``: what it says its token server's URL is, when that is reached by another name.
     ``program``: another build of the same server, such as ``registry`` of distribution 3.
 
     Raises:
@@ -80,16 +86,17 @@ def docker_registry(
             (directory / "htpasswd").write_text(_HTPASSWD)
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(directory / "htpasswd")}}
         elif auth == "token":
-            url = stack.enter_context(token_server(directory))
+            url = stack.enter_context(token_server(directory, life_s=token_life_s))
             config["auth"] = {
                 "token": {
-                    "realm": url,
+                    "realm": realm or url,
                     "service": "test-registry",
                     "issuer": "test-issuer",
                     "rootcertbundle": str(directory / "token.crt"),
                 }
             }
-        yield stack.enter_context(_running(directory, config, program))
+        running = stack.enter_context(_running(directory, config, program))
+        yield replace(running, token_url=url if auth == "token" else "")
 
 
 @contextlib.contextmanager
@@ -132,7 +139,7 @@ def make_certificates(directory: Path) -> None:
         "/CN=test CA",
     ]
     proc.run(["openssl", "req", "-x509", "-days", "30", *curve, *authority])
-    (directory / "san.cnf").write_text("subjectAltName=DNS:localhost,DNS:registry.test,IP:127.0.0.1\n")
+    (directory / "san.cnf").write_text(f"subjectAltName={','.join(f'DNS:{name}' for name in NAMES)},IP:127.0.0.1\n")
     for name, certificate in (("server", "server.crt"), ("client", "client.cert")):
         request: list[str | Path] = [
             "-keyout",
