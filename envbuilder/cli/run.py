@@ -18,6 +18,7 @@ from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.run import RunOptions, run_image
+from envbuilder.mount.traces import TraceSearch
 from envbuilder.store.files import write_whole
 
 
@@ -60,7 +61,9 @@ def command(
     if report is not None and not report.absolute().parent.is_dir():
         raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
     source = open_source(app, reference)
-    image = open_image(source.target, source.what, host_platform_of())
+    search = TraceSearch(source.target)
+    traced = app.mount_settings().trace and not full and not dry_run
+    image = open_image(source.target, source.what, host_platform_of(), chosen=search.begin if traced else None)
     if dry_run:
         plan = {"pinned": source.pinned, "command": list(words), "mode": "lazy" if image.lazy else "unpack"}
         return Result(f"would start {' '.join(words) or 'the default command'} in {source.pinned}", plan)
@@ -75,7 +78,7 @@ def command(
         measure=report is not None,
         runtime=app.settings.get("run.runtime"),
     )
-    done = run_image(image, source.target, app.mount_settings(), options, begun_s=begun_s)
+    done = run_image(image, source.target, app.mount_settings(), options, begun_s=begun_s, search=search)
     value = {"pinned": source.pinned, "full": full, **done.to_json()}
     if report is not None:
         write_whole(report.absolute().parent, report.absolute(), json.dumps(value, indent=2).encode() + b"\n")

@@ -6,7 +6,8 @@ before anything is parsed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import zstandard
@@ -61,26 +62,33 @@ class OpenImage:
     lazy: LazyImage | None
 
 
-def open_image(target: Target, what: Descriptor, platform: Platform) -> OpenImage:
+def open_image(
+    target: Target, what: Descriptor, platform: Platform, *, chosen: Callable[[Descriptor], None] | None = None
+) -> OpenImage:
     """The image ``what`` of ``target`` for ``platform``.
+
+    chosen: told which plain manifest it is as soon as that is known, so that more can be looked for meanwhile.
 
     Raises:
         NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not an image.
         NoSuchPlatform: an index without this platform. BrokenImage: see there.
     """
     document = _document(target, what)
-    if isinstance(document, Manifest):
-        plain, erofs, manifest = what, None, document
-    else:
-        plain, erofs = _choose(target, what, document, platform)
-        manifest = _manifest(target, plain)
+    plain, erofs = (what, None) if isinstance(document, Manifest) else _choose(target, what, document, platform)
+    if chosen is not None:
+        chosen(plain)
+    # Two round trips at a time: a registry may be far away.
+    with ThreadPoolExecutor(1, "manifest") as beside:
+        other = beside.submit(_manifest, target, erofs) if erofs else None
+        manifest = document if isinstance(document, Manifest) else _manifest(target, plain)
+        config = _config(target, manifest, platform)
     return OpenImage(
         root=what,
         descriptor=plain,
         manifest=manifest,
-        config=_config(target, manifest, platform),
+        config=config,
         annotations=document.annotations,
-        lazy=_lazy(target, erofs, manifest) if erofs else None,
+        lazy=_lazy(target, erofs, other.result(), manifest) if erofs and other else None,
     )
 
 
@@ -171,12 +179,11 @@ def _config(target: Target, manifest: Manifest, platform: Platform) -> ImageConf
     return config
 
 
-def _lazy(target: Target, what: Descriptor, plain: Manifest) -> LazyImage | None:
+def _lazy(target: Target, what: Descriptor, manifest: Manifest, plain: Manifest) -> LazyImage | None:
     """The EROFS manifest, if it is of the shape that we start: all layers devices, then one metadata layer.
 
     It must have the layers of the plain one, or the two would be two images under one name.
     """
-    manifest = _manifest(target, what)
     *devices, metadata = manifest.layers or (what,)
     roles = {device.annotations.get(media_types.EROFS_ROLE) for device in devices}
     known = {media_types.EROFS_LAYER, media_types.EROFS_LAYER_ZSTD}

@@ -18,7 +18,6 @@ import socket
 import subprocess  # noqa: TID251 - the type of what proc.spawn returns
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,7 +30,7 @@ from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.prepare import device_sizes, metadata_file
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
 from envbuilder.mount.state import MountFolder, Record, clear, folders, reap
-from envbuilder.mount.traces import find_trace
+from envbuilder.mount.traces import TraceSearch
 from envbuilder.mount.unpack import unpacked
 from envbuilder.store.target import RangeTarget
 
@@ -116,6 +115,7 @@ def open_mount(
     full: bool = False,
     private: bool = False,
     record: bool = False,
+    search: TraceSearch | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Mounted]:
     """Mount ``image`` for as long as the context lasts; nothing stays mounted whatever happens to this process.
@@ -123,12 +123,13 @@ def open_mount(
     directory: an empty one; None: one in the state directory. writable: with a layer that is thrown away.
     full: fetch everything first. private: in a mount name space of its own (``Mounted.supervisor``'s).
     record: note every read in ``Mounted.folder.reads``; a trace is not used then.
+    search: for the trace of ``image``, begun before.
 
     Raises:
         BadMountPoint, HostError, UnavailableError, IntegrityError: see the leaf.
     """
     wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
-    asked = _ask(replace(wanted, private=private, record=record), progress)
+    asked = _ask(replace(wanted, private=private, record=record, search=search), progress)
     try:
         yield asked.mounted
     finally:
@@ -243,6 +244,7 @@ class _Wanted:
     private: bool = False
     detached: bool = False
     record: bool = False
+    search: TraceSearch | None = None
 
 
 def _ask(wanted: _Wanted, progress: Progress | None) -> _Asked:
@@ -298,12 +300,13 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
     name, cache = str(image.root.digest), settings.cache_dir
     metadata, serving, tree, read_ahead = None, None, None, 0
     if image.lazy is not None and settings.mode != "unpack":
-        looking = None
-        with ThreadPoolExecutor(1) as beside:
-            if settings.trace and not wanted.record and not wanted.full:
-                looking = beside.submit(find_trace, source, image)
-            metadata = metadata_file(source, image.lazy, cache)
-        trace = looking.result() if looking else None
+        search = None
+        if settings.trace and not wanted.record and not wanted.full:
+            search = wanted.search or TraceSearch(source)
+            if wanted.search is None:
+                search.begin(image.descriptor)
+        metadata = metadata_file(source, image.lazy, cache)
+        trace = search.result(image) if search else None
         read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         sizes = device_sizes(metadata, image.lazy)
         serving = Serving(

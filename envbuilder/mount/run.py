@@ -25,6 +25,7 @@ from envbuilder.mount.container import Container
 from envbuilder.mount.counters import Snapshot
 from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount, require_root
 from envbuilder.mount.runtime import find_runtime
+from envbuilder.mount.traces import TraceSearch
 from envbuilder.mount.users import find_user
 from envbuilder.store.target import RangeTarget
 
@@ -122,11 +123,12 @@ def run_image(
     options: RunOptions,
     *,
     begun_s: float | None = None,
+    search: TraceSearch | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
     """Run a command in ``image`` with our stdin, stdout and stderr; wait for its end, and clear away.
 
-    begun_s: when the user began to wait, on the monotonic clock; None: now.
+    begun_s: when the user began to wait, on the monotonic clock; None: now. search: see ``open_mount``.
 
     Raises:
         NeedsRoot, NoRuntime, NoSuchDevice, UnknownUser, NoCommand, and what ``open_mount`` raises.
@@ -144,6 +146,7 @@ def run_image(
         full=options.full,
         private=True,
         record=options.reads is not None,
+        search=search,
         progress=progress,
     ) as mounted:
         mounted_s = time.monotonic() - begun_s

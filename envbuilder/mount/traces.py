@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,37 +39,70 @@ class FoundTrace:
     hot: Descriptor | None
 
 
+class TraceSearch:
+    """Looks for the trace of an image in a thread of its own, while the rest of the image is read."""
+
+    def __init__(self, source: Target) -> None:
+        self._source = source
+        self._found: Future[FoundTrace | None] | None = None
+
+    def begin(self, subject: Descriptor) -> None:
+        """Look for the newest trace of the manifest ``subject``."""
+        found: Future[FoundTrace | None] = Future()
+        self._found = found
+
+        def search() -> None:
+            try:
+                found.set_result(_search(self._source, subject))
+            except Exception as error:  # noqa: BLE001 - carried to who asks
+                found.set_exception(error)
+
+        threading.Thread(target=search, name="trace", daemon=True).start()
+
+    def result(self, image: OpenImage) -> FoundTrace | None:
+        """The trace, once it is here; None when there is none of ``image``, or none that can be read."""
+        if self._found is None:
+            self.begin(image.descriptor)
+            assert self._found is not None
+        try:
+            found = self._found.result()
+            if found is not None and (
+                found.trace.image != image.descriptor.digest
+                or found.trace.devices != tuple(layer.digest for layer in image.manifest.layers)
+            ):
+                raise InvalidTrace(f"{self._source.name}: want a trace of {image.descriptor.digest}")
+        except EnvbuilderError as error:
+            _log.warning("%s: started without its trace: %s", image.descriptor.digest, error)
+            return None
+        return found
+
+
 def find_trace(source: Target, image: OpenImage) -> FoundTrace | None:
     """The newest trace of ``image`` that ``source`` has; None when there is none, or none that can be read."""
-    try:
-        known = _newest(source, image)
-        return _open(source, image, known) if known else None
-    except EnvbuilderError as error:
-        _log.warning("%s: started without its trace: %s", image.descriptor.digest, error)
+    return TraceSearch(source).result(image)
+
+
+def _search(source: Target, subject: Descriptor) -> FoundTrace | None:
+    what = _newest(source, subject)
+    if what is None:
         return None
+    manifest = read_referrer(source, what, subject)
+    where = f"{source.name}: {what.digest}"
+    stored = _read(source, manifest.layers[0], MAX_STORED)
+    trace = parse_trace(stored, source=where)
+    hot = manifest.layers[1] if trace.frames and len(manifest.layers) > 1 else None
+    if hot is not None and hot.size != trace.proofs + sum(frame.size for frame in trace.frames):
+        raise InvalidTrace(f"{where}: its bundle has {hot.size} bytes, its trace names others")
+    return FoundTrace(trace=trace, stored=stored, hot=hot)
 
 
-def _newest(source: Target, image: OpenImage) -> Descriptor | None:
-    known = referrers(source, image.descriptor, media_types.TRACE_ARTIFACT)
-    return max(known, key=_made_at, default=None)
+def _newest(source: Target, subject: Descriptor) -> Descriptor | None:
+    return max(referrers(source, subject, media_types.TRACE_ARTIFACT), key=_made_at, default=None)
 
 
 def _made_at(what: Descriptor) -> int:
     text = what.annotations.get(media_types.TRACE_MADE, "")
     return int(text) if text.isdecimal() and len(text) < _MAX_DIGITS else 0
-
-
-def _open(source: Target, image: OpenImage, what: Descriptor) -> FoundTrace:
-    where = f"{source.name}: {what.digest}"
-    manifest = read_referrer(source, what, image.descriptor)
-    stored = _read(source, manifest.layers[0], MAX_STORED)
-    trace = parse_trace(stored, source=where)
-    if trace.image != image.descriptor.digest or trace.devices != tuple(each.digest for each in image.manifest.layers):
-        raise InvalidTrace(f"{where}: it is a trace of {trace.image}")
-    hot = manifest.layers[1] if trace.frames and len(manifest.layers) > 1 else None
-    if hot is not None and hot.size != trace.proofs + sum(frame.size for frame in trace.frames):
-        raise InvalidTrace(f"{where}: its bundle has {hot.size} bytes, its trace names others")
-    return FoundTrace(trace=trace, stored=stored, hot=hot)
 
 
 def attach_trace(
@@ -96,7 +131,7 @@ def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
     Raises:
         DigestMismatch, UnavailableError, ...: as any copy.
     """
-    what = _newest(source, image)
+    what = _newest(source, image.descriptor)
     if what is None:
         return False
     manifest = read_referrer(source, what, image.descriptor)
