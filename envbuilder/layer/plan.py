@@ -144,6 +144,8 @@ class TopPlan:
                     "python": self.lock.python.version,
                     "below": [str(key) for key in self.below],
                     "files": files,
+                    # Absent when empty, so that the layers of other environments keep their keys.
+                    **({"allow-scripts": [*self.lock.allow_scripts]} if self.lock.allow_scripts else {}),
                 }
             )
         )
@@ -181,7 +183,9 @@ class GroundedTop:
         lock = self.plan.lock
         site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
         skeleton = prefix_entries(PREFIX, lock.python)
-        computed = computed_entries(lock, self.placed, artifacts, site_packages=site_packages)
+        computed = computed_entries(
+            lock, self.placed, artifacts, site_packages=site_packages, allow=frozenset(lock.allow_scripts)
+        )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
         yield from entries
         yield from self._parents(entries)

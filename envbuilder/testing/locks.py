@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from envbuilder.digest import Digest
-from envbuilder.lock.model import CudaAxis, Deb, Interpreter, Lock, LockedFile, Parent, Wheel
+from envbuilder.lock.model import (
+    Changed,
+    CudaAxis,
+    Deb,
+    ForeignSystem,
+    Interpreter,
+    Lock,
+    LockedFile,
+    Parent,
+    Substitution,
+    Wheel,
+)
 from envbuilder.oci.platform import Platform
 
 
@@ -59,6 +70,16 @@ FULL = replace(
     files=(LockedFile(source="motd", path="etc/motd", mode=0o600, digest=Digest.of(b"hi")),),
     env={"A": 'quote " back \\ tab \t del \x7f nul-free é', "LANG": "C.UTF-8"},
     start=(("python", "-c", "import torch"), ("true",)),
-    cuda=CudaAxis(toolkit="13.2", minimum_driver="580.65.06", accelerators=("9.0", "10.0")),
-    parent=Parent(name="p", lock_digest=Digest.of(b"parent")),
+    cuda=CudaAxis(toolkit="13.2", minimum_driver="580.65.06", accelerators=("9.0", "10.0"), twice=("a-cu12", "a-cu13")),
+    parent=Parent(
+        name="p",
+        lock_digest=Digest.of(b"parent"),
+        changed=(
+            Changed(name="cupy", before="2", after="1", coupled=True),
+            Changed(name="six", before="1", after=""),
+        ),
+    ),
+    system=ForeignSystem(name="ubuntu-24.04", interpreter="3.12.3", image=f"registry.example/base@{Digest.of(b'')}"),
+    allow_scripts=("odd",),
+    substitutions=(Substitution(name="torch", wanted="2+cu129", got="2", reason='no "index"'),),
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.layer.plan import TopPlan, WheelPlan, plan
+from envbuilder.layer.plan import ForeignBase, TopPlan, WheelPlan, plan
+from envbuilder.layer.removal import whiteouts
 from envbuilder.lock.codec import load
 from envbuilder.lock.model import Lock, LockedFile
 
@@ -98,3 +99,27 @@ def test_a_file_of_the_project_changes_the_computed_layer_only(standard):
 
     assert before[:-1] == after[:-1]
     assert before[-1] != after[-1]
+
+
+def test_an_environment_on_a_foreign_system_has_no_layers_yet():
+    with pytest.raises(ForeignBase, match=r"its base is ubuntu-24\.04 with Python 3\.12\.3"):
+        plan([committed("databricks-ai-v5")])
+
+
+def test_allowed_scripts_are_part_of_the_computed_layers_recipe(standard):
+    (*_, before), (*_, after) = plan([standard]), plan([replace(standard, allow_scripts=("odd",))])
+
+    assert before.key != after.key
+
+
+@pytest.mark.parametrize(
+    ("goes", "stays", "hidden"),
+    [
+        ({"s/a/x.py", "s/a/b/y.py"}, {"s/c.py"}, ("s/a",)),
+        ({"s/n/x.py", "s/n/d/z"}, {"s/n/y.py"}, ("s/n/d", "s/n/x.py")),
+        ({"s/x.py"}, {"s/x.py"}, ()),
+        ({"s/bin/run", "s/bin/keep"}, {"s/bin/keep"}, ("s/bin/run",)),
+    ],
+)
+def test_whiteouts_hide_whole_directories_and_nothing_that_stays(goes, stays, hidden):
+    assert whiteouts(goes, stays) == hidden

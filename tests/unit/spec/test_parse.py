@@ -1,11 +1,13 @@
 """env.toml to EnvSpec."""
 
+from dataclasses import replace
+
 import pytest
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.oci.platform import Platform
-from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support
+from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support, System
 from envbuilder.spec.parse import parse
 
 SMALL = """
@@ -193,3 +195,63 @@ def test_bytes_of_a_file_change_the_digest():
     text = SMALL + '[[files]]\nsource = "a"\npath = "b"\n'
 
     assert parsed(text, {"a": b"1"}).digest != parsed(text, {"a": b"2"}).digest
+
+
+PINS = 'name = "x"\nversion = "1"\npython = "3.12"\n[base]\nsystem = "ubuntu-24.04"\ninterpreter = "3.12.3"\nglibc = "2.39"\n'
+
+
+def pinned(text, pins="torch==2.9.0+cu129\nPyGObject==3.48.2\n"):
+    return parse(PINS + text, file="x", digest_of=lambda _: None, text_of={"pins.txt": pins}.get)
+
+
+def test_a_foreign_system_and_a_frozen_environment_are_read():
+    spec = pinned('[pins]\nfile = "pins.txt"\nlocal = { cu129 = "pytorch-cu129" }\npublic = true\n')
+
+    assert spec.base.system == System(name="ubuntu-24.04", interpreter="3.12.3", glibc="2.39")
+    assert spec.pins.versions == (("pygobject", "3.48.2"), ("torch", "2.9.0+cu129"))
+    assert (spec.pins.local, spec.pins.public) == ({"cu129": "pytorch-cu129"}, True)
+    assert spec.digest != pinned('[pins]\nfile = "pins.txt"\n').digest
+
+
+@pytest.mark.parametrize(
+    ("pins", "problem"),
+    [
+        ("a==1\n-e git+https://h/b\n", "pins.txt:2: want name==version, got '-e git+https://h/b'"),
+        ("a @ file:///x/a.whl", "pins.txt:1: want name==version, got 'a @ file:///x/a.whl'"),
+        ("a==1\nA==2", "pins.txt:2: a stands twice: 1, 2"),
+        ("a==one", "pins.txt:1: not a version: 'one'"),
+    ],
+)
+def test_a_line_that_is_no_pin_is_told_with_its_number(pins, problem):
+    with pytest.raises(SpecErrors) as caught:
+        pinned('[pins]\nfile = "pins.txt"\n', pins)
+    assert list(caught.value.problems) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[pins]\nfile = "gone"\n', "pins.file: no such file beside env.toml: 'gone'"),
+        ('[replace]\na = { with = "b ==" , reason = "r" }\n', "replace.a.with: not a PEP 508 requirement: 'b =='"),
+        ('[replace]\na = { with = "b" }\n', "replace.a.reason: missing"),
+        ('[sources]\n"a b" = "corp"\n', "sources.a b: not a package's name or a pattern with '*': 'a b'"),
+        ('[sources]\na = "Corp!"\n', "sources.a: not an index role such as 'pytorch-cu130': 'Corp!'"),
+        ('image = "h.example/r:latest"\n', "base.image: want an image of a registry by digest, got 'h.example/r:latest'"),
+        (
+            'packages = ["git"]\n',
+            "base.system: excludes packages and allow-scripts: envbuilder does not make that system",
+        ),
+        ('suite = "trixie"\n', "base.system: excludes base.suite"),
+    ],
+)
+def test_what_is_wrong_with_the_packages_or_the_system_is_told(text, problem):
+    with pytest.raises(SpecErrors) as caught:
+        pinned(text)
+    assert list(caught.value.problems) == [problem]
+
+
+def test_declared_platforms_and_what_came_later_do_not_change_the_digest():
+    spec = parse(SMALL, file="x", digest_of=lambda _: None)
+
+    assert replace(spec, platforms=(Platform("aarch64"),)).digest == spec.digest
+    assert replace(spec, sources={"a": "corp"}).digest != spec.digest
