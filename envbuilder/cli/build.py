@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -17,14 +17,15 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
 from envbuilder.cli.project import artifact_cache, fresh_locks
-from envbuilder.cli.targets import host_platform_of, open_destination, store_tag
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.cli.targets import host_platform_of, open_destination, open_source, store_tag
+from envbuilder.digest import Descriptor
 from envbuilder.image.build import build_image, missing_plans
 from envbuilder.image.inspect import open_image
 from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, plan
+from envbuilder.lock.artifact_archive import ArchivedArtifacts, open_archive
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
@@ -34,6 +35,9 @@ from envbuilder.store.copy import DEFAULT_JOBS, copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
 
+#: Where artefacts come from: this machine's indexes and mirrors, or an archive.
+_Files: TypeAlias = ArtifactCache | ArchivedArtifacts
+
 
 @click.command(name="build", epilog="Example: envbuilder build ai --to localhost:5000/env/ai:1")
 @click.argument("environments", nargs=-1, required=True, metavar="ENV...", shell_complete=environment_names)
@@ -42,11 +46,21 @@ from envbuilder.store.target import Target
 )
 @click.option("--platform", default="", metavar="P", help="Platform to build for (default: this host's).")
 @click.option("--jobs", type=click.IntRange(1), default=default_jobs, help="Layers built at a time (default: cores).")
+@click.option(
+    "--from-archive", "archive", metavar="REF", default="", help="Take artefacts from there alone: no index is asked."
+)
 @click.option("--record", is_flag=True, help="Take digests that are not as predicted, and record them.")
 @click.option("--dry-run", is_flag=True, help="Say which layers would be built, build nothing.")
 @common
 def command(
-    app: App, environments: tuple[str, ...], destination: str, platform: str, jobs: int, record: bool, dry_run: bool
+    app: App,
+    environments: tuple[str, ...],
+    destination: str,
+    platform: str,
+    jobs: int,
+    archive: str,
+    record: bool,
+    dry_run: bool,
 ) -> Result:
     """Build the images of environments from their locks, into the store. Prints the digests.
 
@@ -61,8 +75,16 @@ def command(
     chains = [fresh_locks(app.need_project(), name, parsed) for name in environments]
     if dry_run:
         return _plan(chains, store)
-    values = [_build(app, locks, store, destination, jobs, record=record) for locks in chains]
+    source = _artifacts(app, archive)
+    values = [_build(app, locks, store, source, destination, jobs, record=record) for locks in chains]
     return Result("\n".join(value["digest"] for value in values), values)
+
+
+def _artifacts(app: App, archive: str) -> _Files:
+    if not archive:
+        return artifact_cache(app, os.environ)
+    source = open_source(app, archive)
+    return ArchivedArtifacts(source.target, open_archive(source.target, source.what), app.cache_directory)
 
 
 def _plan(chains: list[tuple[Lock, ...]], store: LayoutTarget) -> Result:
@@ -76,7 +98,14 @@ def _plan(chains: list[tuple[Lock, ...]], store: LayoutTarget) -> Result:
 
 
 def _build(
-    app: App, locks: tuple[Lock, ...], store: LayoutTarget, destination: str, jobs: int, *, record: bool
+    app: App,
+    locks: tuple[Lock, ...],
+    store: LayoutTarget,
+    source: _Files,
+    destination: str,
+    jobs: int,
+    *,
+    record: bool,
 ) -> dict[str, Any]:
     started = time.monotonic()
     lock, project = locks[-1], app.need_project()
@@ -97,7 +126,7 @@ def _build(
         if known:
             store.tag(known.descriptor, here)
         else:
-            known, rows, sent = _make(app, locks, store, target, jobs, tag=here, key=key, expected=expected)
+            known, rows, sent = _make(app, locks, store, source, target, jobs, tag=here, expected=expected)
             remember(store, key, known.descriptor)
             was_made = True
         made = prediction(key, known)
@@ -131,19 +160,18 @@ def _make(
     app: App,
     locks: tuple[Lock, ...],
     store: LayoutTarget,
+    source: _Files,
     target: Target | None,
     jobs: int,
     *,
     tag: str,
-    key: Digest,
     expected: Predicted | None,
 ) -> tuple[Known, list[dict[str, Any]], int]:
     """Build what is missing, and send each layer as soon as it is there: the image, a row a layer, bytes sent."""
     lock, project = locks[-1], app.need_project()
     rows: list[dict[str, Any]] = []
-    cache = artifact_cache(app, os.environ)
     needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
-    absent = sum(artifact.size for artifact in needed.values() if not cache.has(artifact))
+    absent = sum(artifact.size for artifact in needed.values() if not source.has(artifact))
     with app.output.stage(f"{lock.name}: fetch", absent) as meter, _Pusher(target, store) as pusher:
 
         def finished(layer: Layer, reused: bool) -> None:
@@ -154,7 +182,7 @@ def _make(
                 digest=layer.blob.digest,
                 size=layer.blob.size,
             )
-            check_predicted(expected, Predicted(key=key, image=layer.blob, layers=(made,)), lock)
+            check_predicted(expected, made, lock)
             rows.append(_row(made, reused=reused))
             pusher.push(layer)
             if not reused:
@@ -163,7 +191,7 @@ def _make(
         built = build_image(
             locks,
             store,
-            _Watched(cache, meter),
+            _Watched(source, meter),
             cache=app.cache_directory,
             folders={each.name: environment_folder(project, each.name) for each in locks},
             jobs=jobs,
@@ -187,12 +215,12 @@ def _row(layer: PredictedLayer, *, reused: bool) -> dict[str, Any]:
 class _Watched:
     """An ArtifactSource that tells what it fetches."""
 
-    def __init__(self, cache: ArtifactCache, meter: Meter) -> None:
-        self._cache, self._meter = cache, meter
+    def __init__(self, source: _Files, meter: Meter) -> None:
+        self._source, self._meter = source, meter
         self._guard = threading.Lock()
 
     def file(self, artifact: Artifact) -> Path:
-        return self._cache.file(artifact, progress=self._fetched)
+        return self._source.file(artifact, progress=self._fetched)
 
     def _fetched(self, _artifact: Artifact, size: int) -> None:
         with self._guard:

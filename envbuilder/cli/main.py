@@ -27,7 +27,6 @@ VERBS = {
     "push": "Copy an image to a registry, a layout or an archive; only missing blobs move.",
     "pull": "Copy an image from a registry into the store or elsewhere.",
     "copy": "Copy an image, whole, between registries, layouts and archives.",
-    "copy": "Copy an image, whole, between registries, layouts and archives.",
     "login": "Keep a login to a registry, once the registry has taken it.",
     "logout": "Forget a login to a registry.",
     "whoami": "Say who this machine is to a registry, and what says so.",

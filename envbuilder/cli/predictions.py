@@ -7,7 +7,16 @@ from pathlib import Path
 from envbuilder.cli.app import App
 from envbuilder.errors import HostError
 from envbuilder.lock.model import Lock
-from envbuilder.lock.predicted import MAX_SIZE, Predicted, WrongPrediction, differences, dump, load
+from envbuilder.lock.predicted import (
+    MAX_SIZE,
+    Predicted,
+    PredictedLayer,
+    WrongPrediction,
+    differences,
+    dump,
+    layer_differences,
+    load,
+)
 from envbuilder.spec.project import digests_file
 from envbuilder.spec.toml import read_document
 from envbuilder.store.files import write_whole
@@ -25,13 +34,16 @@ def read_predicted(project: Path, lock: Lock) -> Predicted | None:
     return None if data is None else load(data, source=source)
 
 
-def check_predicted(predicted: Predicted | None, made: Predicted, lock: Lock) -> None:
-    """Check what was made, or a part of it, against what was predicted.
+def check_predicted(predicted: Predicted | None, made: Predicted | PredictedLayer, lock: Lock) -> None:
+    """Check an image, or one layer as soon as it is made, against what was predicted.
 
     Raises:
         WrongPrediction: names every layer that is not what it should be.
     """
-    if predicted and (lines := differences(predicted, made)):
+    if predicted is None:
+        return
+    lines = layer_differences(predicted, [made]) if isinstance(made, PredictedLayer) else differences(predicted, made)
+    if lines:
         raise WrongPrediction("\n".join(f"{lock.name}: predicted digests: {line}" for line in lines))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envbuilder.digest import BLOCK_SIZE, Digest
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest
 from envbuilder.errors import HostError, IntegrityError
 from envbuilder.layer.frames import FrameWriter
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
@@ -49,9 +49,14 @@ class LocalFiles:
 
 def has_layer(plan: Recipe, store: LayoutTarget) -> bool:
     """Whether ``store`` has what ``plan`` became earlier: ``find_layer`` without the paths."""
-    data = store.records.get(plan.key.hex)
-    blob = load_blob(data, key=plan.key) if data else None
+    blob = known_blob(plan, store)
     return blob is not None and store.has(blob)
+
+
+def known_blob(plan: Recipe, store: LayoutTarget) -> Descriptor | None:
+    """What ``plan`` became earlier, whether or not ``store`` still holds it."""
+    data = store.records.get(plan.key.hex)
+    return load_blob(data, key=plan.key) if data else None
 
 
 def find_layer(plan: Recipe, store: LayoutTarget) -> Layer | None:

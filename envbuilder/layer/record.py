@@ -17,6 +17,9 @@ from envbuilder.layer.tree import Placed
 #: Raised when the meaning of a field changes: an older record is then made anew.
 _FORMAT = 5
 
+#: What stands before the paths, the last field.
+_PATHS = b',"placed":'
+
 
 def dump_layer(layer: Layer) -> bytes:
     """``layer`` as JSON; one row a path."""
@@ -35,9 +38,9 @@ def dump_layer(layer: Layer) -> bytes:
 
 
 def load_blob(data: bytes, *, key: Digest) -> Descriptor | None:
-    """The blob of the layer in ``data``, in a fifth of the time of ``load_layer``; None as there."""
+    """The blob of the layer in ``data``; the paths, which are all but 1 kB of it, are not parsed. None as there."""
     try:
-        value = json.loads(data)
+        value = json.loads(data.partition(_PATHS)[0] + b"}")
         return Descriptor.from_json(value["blob"]) if _is_of(value, key) else None
     except (ValueError, KeyError, TypeError, EnvbuilderError):
         return None

@@ -7,7 +7,8 @@ under a key; what has another key today is simply not predicted. Format: docs/fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from envbuilder.digest import Descriptor, Digest, InvalidDigest
@@ -119,15 +120,19 @@ def _size(row: dict[str, Any]) -> int:
     return size
 
 
-def differences(predicted: Predicted, made: Predicted) -> tuple[str, ...]:
-    """What ``made`` contradicts: a line for each layer of an equal key and other bytes; the image, if no layer is."""
+def layer_differences(predicted: Predicted, made: Iterable[PredictedLayer]) -> tuple[str, ...]:
+    """A line for each layer of ``made`` whose key is predicted to become other bytes."""
     theirs = {layer.key: layer for layer in predicted.layers}
-    lines = [
+    return tuple(
         f"{layer.id}: want {was.digest} ({was.size} bytes), got {layer.digest} ({layer.size} bytes)"
-        for layer in made.layers
-        if (was := theirs.get(layer.key))
-        and (was.digest, was.diff_id, was.size) != (layer.digest, layer.diff_id, layer.size)
-    ]
+        for layer in made
+        if (was := theirs.get(layer.key)) and replace(was, id=layer.id) != layer
+    )
+
+
+def differences(predicted: Predicted, made: Predicted) -> tuple[str, ...]:
+    """What ``made`` contradicts: its layers, or the image if no layer is to blame."""
+    lines = layer_differences(predicted, made.layers)
     if not lines and predicted.key == made.key and predicted.image.digest != made.image.digest:
-        lines.append(f"image: want {predicted.image.digest}, got {made.image.digest}, of the same layers")
-    return tuple(lines)
+        return (f"image: want {predicted.image.digest}, got {made.image.digest}, of the same layers",)
+    return lines
