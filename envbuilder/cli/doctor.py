@@ -12,12 +12,14 @@ import zstandard
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, table
+from envbuilder.cli.registry_report import is_registry, registry_report
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.errors import EnvbuilderError
 from envbuilder.lock.archives import known_archives
 from envbuilder.lock.download import without_credentials
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.mount.probe import Capability, chosen_mode, probe
+from envbuilder.oci.reference import RegistryReference, parse_reference
 from envbuilder.resolve.resolver import resolve
 
 #: Programs that verbs start, and which; the container runtimes are tried by ``probe``.
@@ -27,12 +29,16 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 @click.command(name="doctor", epilog="Example: envbuilder doctor localhost:5000/env/ai:1")
 @click.argument("reference", metavar="[REF]", default="", shell_complete=environment_names)
+@click.option("--try-push", is_flag=True, help="Begin an upload in the repository of REF, and cancel it.")
 @common
-def command(app: App, reference: str) -> Result:
+def command(app: App, reference: str, try_push: bool) -> Result:
     """Say what this host can do, how an image would be mounted, and where each setting comes from.
 
-    With REF: also whether that image can be reached and how it would start. Nothing is changed.
+    With REF: also whether that image can be reached and how it would start. Where REF is in a registry, or is
+    a registry's host alone: what that registry does, and who we are to it. Nothing is changed.
     """
+    if is_registry(reference):
+        return registry_report(app, reference, try_push=try_push)
     settings = [
         {"key": key, "value": without_credentials(setting.value), "source": setting.source}
         for key, setting in sorted(app.settings.by_key.items())
@@ -56,6 +62,10 @@ def command(app: App, reference: str) -> Result:
         f"mount: {_MODES[mode]}",
     ]
     ok = True
+    if reference and isinstance(parse_reference(reference), RegistryReference):
+        about = registry_report(app, reference, try_push=try_push)
+        value["registry"] = about.value
+        parts.append(about.text)
     if reference:
         image = _image(app, reference, mode)
         ok = image.ok
