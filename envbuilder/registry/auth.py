@@ -123,7 +123,7 @@ class Authorizer:
     def _learn_scopes(self, challenge: Challenge, scopes: tuple[str, ...]) -> None:
         asked = challenge.parameters.get("scope", "").split()
         known = self._extra.get(scopes, ())
-        new = [scope for scope in asked if scope not in scopes and scope not in known]
+        new = [scope for scope in asked if not any(_covers(one, scope) for one in (*scopes, *known))]
         self._extra[scopes] = (*known, *new)[:_MAX_EXTRA_SCOPES]
 
     def _token(self, challenge: Challenge, scopes: tuple[str, ...]) -> str | None:
@@ -247,6 +247,12 @@ class Authorizer:
 
 def _joined(answer: Answer) -> str:
     return answer.headers.get("WWW-Authenticate") or ""
+
+
+def _covers(one: str, other: str) -> bool:
+    """Whether scope ``one`` lets do all that ``other`` does: asking for both could get the lesser (registry.md 7.4)."""
+    (name, actions), (wanted_name, wanted) = parse_scope(one), parse_scope(other)
+    return one == other or (bool(name) and name == wanted_name and set(wanted) <= set(actions))
 
 
 def parse_scope(scope: str) -> tuple[str, tuple[str, ...]]:

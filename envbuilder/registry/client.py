@@ -29,6 +29,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
+from envbuilder.registry.purposes import purpose_of
 from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings
@@ -188,7 +189,7 @@ class Registry:
     def _authorized(self, call: Call, attempt: int) -> tuple[Answer, str]:
         """The answer after challenges and redirects, of any status, and the Authorization that was sent for it."""
         url, challenges, redirects = call.url, 0, 0
-        why = [call.why or "asked for", *([f"attempt {attempt}"] if attempt > 1 else [])]
+        why = [call.why or purpose_of(call.method, call.url), *([f"attempt {attempt}"] if attempt > 1 else [])]
         while True:
             own = Origin.of(url) == self.origin
             headers = dict(call.headers)

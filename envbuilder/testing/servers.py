@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,12 +56,15 @@ def docker_registry(
     address: str = "127.0.0.1:0",
     realm: str = "",
     token_life_s: int = 300,
+    storage: Mapping[str, Any] | None = None,
+    mirror_of: str = "",
     program: str | Path = "docker-registry",
 ) -> Iterator[RunningRegistry]:
     """Start docker-registry over the file system below ``directory``; stop it at the end.
 
     With ``tls`` its CA is ``ca.crt`` there; with ``mutual`` it wants ``client.cert`` and ``client.key`` besides.
     ``realm``: what it says its token server's URL is, when that is reached by another name.
+    ``storage``: other than files (storage.py). ``mirror_of``: the host that it is a pull-through cache of.
     ``program``: another build of the same server, such as ``registry`` of distribution 3.
 
     Raises:
@@ -71,16 +74,21 @@ def docker_registry(
     config: dict[str, Any] = {
         "version": 0.1,
         "log": {"level": "info", "accesslog": {"disabled": True}},
-        "storage": {
+        "storage": storage
+        or {
             "filesystem": {"rootdirectory": str(directory / "data"), "maxthreads": 100},
             "delete": {"enabled": True},
         },
         "http": {"addr": address},
     }
+    if mirror_of:
+        config["proxy"] = {"remoteurl": f"http://{mirror_of}"}
     if tls:
         make_certificates(directory)
         files = {"certificate": str(directory / "server.crt"), "key": str(directory / "server.key")}
         config["http"]["tls"] = {**files, "clientcas": [str(directory / "ca.crt")] if mutual else []}
+    url = ""
+    url = ""
     with contextlib.ExitStack() as stack:
         if auth == "htpasswd":
             (directory / "htpasswd").write_text(_HTPASSWD)
@@ -96,7 +104,7 @@ def docker_registry(
                 }
             }
         running = stack.enter_context(_running(directory, config, program))
-        yield replace(running, token_url=url if auth == "token" else "")
+        yield replace(running, token_url=url)
 
 
 @contextlib.contextmanager
@@ -107,7 +115,10 @@ def _running(directory: Path, config: dict[str, Any], program: str | Path) -> It
     # JSON is YAML.
     (directory / "config.yml").write_text(json.dumps(config))
     with (directory / "log").open("wb") as log:
-        process = proc.spawn([found, "serve", directory / "config.yml"], stdout=log.fileno(), stderr=log.fileno())
+        # Nothing of this host's environment: its S3 driver panics over AWS_CA_BUNDLE.
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(directory)}
+        words: list[str | Path] = [found, "serve", directory / "config.yml"]
+        process = proc.spawn(words, stdout=log.fileno(), stderr=log.fileno(), env=environ)
     try:
         host = _wait_for_host(directory / "log", process)
         yield RunningRegistry(host=host, directory=directory, process_id=process.pid)

@@ -1,9 +1,13 @@
 """Settings: later sources win, each value knows its source, a wrong file is refused whole."""
 
+from pathlib import Path
+
 import pytest
 
+from envbuilder.cli.registries import http_settings
 from envbuilder.cli.settings import load_settings
-from envbuilder.errors import SpecErrors
+from envbuilder.errors import SpecError, SpecErrors
+from envbuilder.registry.settings import HostCertificates
 
 
 def load(tmp_path, *, environ=None, flags=None, project="", user=""):
@@ -83,3 +87,45 @@ def test_a_project_may_not_choose_what_root_starts(tmp_path):
 
 def test_a_user_may_choose_the_runtime(tmp_path):
     assert load(tmp_path, user='[run]\nruntime = "crun"').get("run.runtime") == "crun"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[registries]\ninsecure = ["r.io"]',
+        '[registries]\nunverified = ["r.io"]',
+        '[registries]\ntrusted = ["r.io"]',
+        '[registries]\nca-file = "x"',
+        '[registries]\nlogin-file = "/tmp/x"',
+        '[registries."r.io:5000"]\ncredential-helper = "evil"',
+    ],
+)
+def test_a_project_may_not_choose_whom_credentials_go_to(tmp_path, text):
+    with pytest.raises(SpecErrors, match="a project may not choose"):
+        load(tmp_path, project=text)
+
+
+def test_a_registry_has_settings_of_its_own(tmp_path):
+    user = '[registries."r.io:5000"]\nca-file = "a"\nclient-cert = "b"\n[registries."x.y"]\ncredential-helper = "p \'a b\'"\n'
+    user += '[registries]\ninsecure = ["lan:5000", "other"]\nretry-budget-s = 5\n'
+    settings = load(tmp_path, user=user)
+    http = http_settings(settings, {"NO_PROXY": "x"})
+
+    assert http.certificates["r.io:5000"] == HostCertificates(ca_file=Path("a"), client_cert=Path("b"))
+    assert http.scheme_of("lan:5000") == http.scheme_of("other:99") == "http"
+    assert http.scheme_of("lan") == http.scheme_of("r.io:5000") == "https"
+    assert (http.retry_budget_s, http.proxies) == (5.0, {"no": "x"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[registries]\nidle-timeout-s = "soon"', "[registries]\nidle-timeout-s = 0", '[registries."a b"]\nca-file = "x"'],
+)
+def test_a_registry_setting_that_is_none_is_refused(tmp_path, text):
+    with pytest.raises(SpecError, match="want"):
+        http_settings(load(tmp_path, user=text), {})
+
+
+def test_an_unknown_registry_setting_is_refused(tmp_path):
+    with pytest.raises(SpecErrors, match="unknown setting"):
+        load(tmp_path, user='[registries."r.io"]\nsecret = "x"')
