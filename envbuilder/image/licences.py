@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from boolean.boolean import ParseError
-from license_expression import ExpressionError, get_spdx_licensing
+from license_expression import ExpressionError, ExpressionParseError, get_spdx_licensing
 
 from envbuilder.image.inspect import fetch_index
 from envbuilder.layer.frames import read_chunk
@@ -173,7 +172,7 @@ class Licensing:
         """Whether ``text`` is a valid SPDX 2.3 licence expression of known identifiers."""
         try:
             return bool(text) and self._spdx.parse(text, validate=True) is not None
-        except (ExpressionError, ParseError):
+        except (ExpressionError, ExpressionParseError):
             return False
 
     def normal(self, text: str) -> str:

@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from envbuilder.layer import cuda_links, ldcache
-from envbuilder.layer.debian import certificates, pam, shells, users
-from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in
+from envbuilder.layer.debian import certificates, keystore, pam, shells, users
+from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in, on_architecture
 from envbuilder.layer.debian.dpkg import dpkg_entries
-from envbuilder.layer.debian.effects import Account, Alternative, Copy, Divert, Effect, Own, effect_entries
+from envbuilder.layer.debian.effects import (
+    Account,
+    Alternative,
+    Copy,
+    Divert,
+    Effect,
+    Join,
+    Own,
+    effect_entries,
+    is_joined,
+)
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
 from envbuilder.layer.debian.overlaps import check_overlaps
@@ -30,6 +40,8 @@ _COPIED = frozenset(
     for effect in review.effects
     if isinstance(effect, Copy | Own)
 )
+#: What effects join to one file.
+_JOINS = tuple(effect for review in REVIEWED.values() for effect in review.effects if isinstance(effect, Join))
 _NSSWITCH = "usr/share/libc-bin/nsswitch.conf"
 #: Files that container runtimes mount over, and so must be there in a read-only root.
 _MOUNT_POINTS = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
@@ -64,7 +76,9 @@ def computed_entries(
 
 def _wanted(path: str) -> bool:
     modules = (certificates, ldcache, pam, shells, users)
-    return path in _COPIED or path == _NSSWITCH or any(module.wanted(path) for module in modules)
+    if path in _COPIED or path == _NSSWITCH or any(module.wanted(path) for module in modules):
+        return True
+    return any(is_joined(effect, path) for effect in _JOINS)
 
 
 def _system_entries(
@@ -79,11 +93,12 @@ def _system_entries(
         yield from users.account_entries(known, shadow="passwd" in system.controls)
         for effect in every:
             yield from effect_entries(effect, system, known.uids, known.gids)
-    yield from alternative_entries(_alternatives(system, effects, allow), system)
+    yield from alternative_entries(_alternatives(system, effects, allow, platform), system)
     parts: tuple[tuple[str, Callable[[System], Iterable[Entry]]], ...] = (
         ("debianutils", shells.shell_entries),
         ("libpam-runtime", pam.pam_entries),
         ("ca-certificates", lambda installed: certificates.certificate_entries(installed.contents)),
+        ("ca-certificates-java", lambda installed: keystore.keystore_entries(installed.contents)),
         ("libc-bin", lambda installed: [file("etc/nsswitch.conf", installed.read(_NSSWITCH))]),
     )
     for package, entries in parts:
@@ -96,10 +111,11 @@ def _system_entries(
 
 
 def _alternatives(
-    system: System, effects: Mapping[str, Sequence[Effect]], allow: frozenset[str]
+    system: System, effects: Mapping[str, Sequence[Effect]], allow: frozenset[str], platform: Platform
 ) -> Iterator[Alternative]:
     for name in sorted(system.controls.keys() - allow):
-        reviewed = [effect for effect in effects.get(name, ()) if isinstance(effect, Alternative)]
+        chosen = [effect for effect in effects.get(name, ()) if isinstance(effect, Alternative)]
+        reviewed = [on_architecture(effect, platform.debian) for effect in chosen]
         script = system.controls[name].script("postinst")
         yield from reviewed or alternatives_in(script, source=f"{name}: postinst")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from envbuilder.layer.deb import merged
 from envbuilder.layer.debian.ar import BadDeb
@@ -44,6 +45,16 @@ def alternatives_in(script: str, *, source: str) -> Iterator[Alternative]:
             )
         except (ValueError, IndexError):
             raise BadDeb(f"{source}: cannot read: {command[:300]}") from None
+
+
+def on_architecture(choice: Alternative, architecture: str) -> Alternative:
+    """``choice`` with ``<architecture>`` filled in."""
+
+    def filled(path: str) -> str:
+        return path.replace("<architecture>", architecture)
+
+    slaves = tuple(replace(slave, link=filled(slave.link), path=filled(slave.path)) for slave in choice.slaves)
+    return replace(choice, link=filled(choice.link), path=filled(choice.path), slaves=slaves)
 
 
 def alternative_entries(choices: Iterable[Alternative], system: System) -> Iterator[Entry]:

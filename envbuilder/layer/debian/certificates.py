@@ -60,15 +60,28 @@ def certificate_entries(contents: Mapping[str, bytes]) -> Iterator[Entry]:
     yield file(f"{_CERTS}/ca-certificates.crt", bundle)
     hashed: dict[str, set[bytes]] = {}
     for name in names:
-        link = name.rpartition("/")[2].removesuffix(".crt").translate(str.maketrans(" (),", "_==_")) + ".pem"
-        yield symlink(f"{_CERTS}/{link}", f"/{_SHIPPED}{name}")
+        yield symlink(f"{_CERTS}/{_pem_name(name)}", f"/{_SHIPPED}{name}")
     for name in sorted(names, key=lambda item: item.rpartition("/")[2]):
-        link = name.rpartition("/")[2].removesuffix(".crt").translate(str.maketrans(" (),", "_==_")) + ".pem"
+        link = _pem_name(name)
         der = _der(contents[_SHIPPED + name], name)
         same = hashed.setdefault(subject_hash(der, source=name), set())
         if der not in same:
             yield symlink(f"{_CERTS}/{subject_hash(der, source=name)}.{len(same)}", link)
             same.add(der)
+
+
+def authorities(contents: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """(name of its link in etc/ssl/certs, DER) of each authority.
+
+    Raises:
+        BadDeb: a file is no PEM certificate.
+    """
+    for path in sorted(filter(wanted, contents)):
+        yield _pem_name(path), _der(contents[path], path)
+
+
+def _pem_name(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".crt").translate(str.maketrans(" (),", "_==_")) + ".pem"
 
 
 def subject_hash(certificate: bytes, *, source: str) -> str:

@@ -62,6 +62,7 @@ def dpkg_entries(
         f"{item.path}\n{item.to}\n{package}\n".replace("<multiarch>", platform.multiarch)
         for package, items in sorted(diversions.items())
         for item in items
+        if item.machine in ("", platform.machine)
     ]
     yield file(f"{_DATABASE}/diversions", "".join(lines).encode())
     rows = [f"{item.user} {item.group} {item.mode:o} /{item.path}\n" for item in overrides]

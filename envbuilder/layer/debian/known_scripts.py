@@ -13,7 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envbuilder.layer.debian.effects import Account, Alternative, Copy, Divert, Effect, Link, Make, Own, Slave, Write
+from envbuilder.layer.debian.effects import (
+    Account,
+    Alternative,
+    Copy,
+    Divert,
+    Effect,
+    Join,
+    Link,
+    Make,
+    Own,
+    Slave,
+    Write,
+)
 
 #: Part of the recipe of the computed layer: raise it when an effect changes.
 TABLE_VERSION = 2
@@ -34,6 +46,9 @@ class Reviewed:
 #: Of xz-utils: tools that LZMA Utils had under names with lz.
 _XZ_TOOLS = ("cat", "more", "less", "diff", "cmp", "grep", "egrep", "fgrep")
 
+#: Where OpenJDK 21 lies.
+_JAVA = "/usr/lib/jvm/java-21-openjdk-<architecture>"
+
 #: Package -> review; scripts of Debian 13 (trixie).
 REVIEWED: Mapping[str, Reviewed] = {
     "adduser": Reviewed(scripts=("16958da0e2641b55deaa391c38c3accc",)),
@@ -42,6 +57,8 @@ REVIEWED: Mapping[str, Reviewed] = {
         scripts=(
             "0c30cdf4324a598e933ea39bab4b8a7e",
             "d7635d92bba7bbfe1809f5fb4bc7f4fd",
+            "f3e0da7530fbc53c9691386ea509221f",  # arm64, as the next
+            "5830b7ce35ff24cd716ac6275331657c",
         ),
         effects=(
             Link("etc/dpkg/origins/default", "debian"),
@@ -66,6 +83,7 @@ REVIEWED: Mapping[str, Reviewed] = {
             Write("var/log/btmp", mode=0o660, group="utmp"),
             Write("var/log/lastlog", mode=0o664, group="utmp"),
             *(Divert(f"/{name}", f"/.{name}.usr-is-merged") for name in ("lib32", "libo32", "libx32")),
+            Divert("/lib64", "/.lib64.usr-is-merged", "aarch64"),
         ),
     ),
     "base-passwd": Reviewed(
@@ -79,6 +97,10 @@ REVIEWED: Mapping[str, Reviewed] = {
     "ca-certificates": Reviewed(
         scripts=("758dd54fec13e11351f86a811905fafe",), effects=(Make("usr/local/share/ca-certificates"),)
     ),
+    "ca-certificates-java": Reviewed(
+        scripts=("04433646163dd44e6b3d67d10b029071", "cae15ef4b6c1605519fd7f18e9088987"),
+        effects=(Make("var/lib/ca-certificates-java"),),
+    ),
     "comerr-dev": Reviewed(
         scripts=(
             "c488730073090a7edcb65b37b4333fde",
@@ -86,6 +108,14 @@ REVIEWED: Mapping[str, Reviewed] = {
         )
     ),
     "cpp": Reviewed(scripts=("c947c3fc1f389ecea515109846647392",)),
+    "cron": Reviewed(
+        scripts=("391899820b8e1ccf298ad749f1c04a8d",),
+        effects=(Own("usr/bin/crontab", 0o2755, group="crontab", override=True),),
+    ),
+    "cron-daemon-common": Reviewed(
+        scripts=("743f61ace5512c66d3e4768e22505af5",),
+        effects=(Account("crontab"), Own("var/spool/cron/crontabs", 0o1730, group="crontab")),
+    ),
     "dash": Reviewed(
         scripts=(
             "34ff397e7e87044dc3b9d6b992adc4a8",
@@ -125,6 +155,10 @@ REVIEWED: Mapping[str, Reviewed] = {
             Make("usr/local/share/fonts"),
         ),
     ),
+    "fonts-urw-base35": Reviewed(
+        scripts=("0efaca65e170a7c355c3ed4b4f32024c",),
+        lacks="the fonts' index for X servers: they serve their own fonts",
+    ),
     "fuse3": Reviewed(
         scripts=(
             "dcebbc914d179267ee058d97fa555120",
@@ -135,6 +169,13 @@ REVIEWED: Mapping[str, Reviewed] = {
     "g++": Reviewed(scripts=("18a7fd02747a69f01a2a9ecd316b615a",)),
     "gcc": Reviewed(scripts=("a9ab551e11acf135650038201d852321",)),
     "gfortran": Reviewed(scripts=("2cdd469ae397cd9d57e974883f27e5a9",)),
+    "ghostscript": Reviewed(
+        scripts=("64c3b7bbe5668724c208728fb3d3e174",),
+        effects=(
+            Join("etc/ghostscript/cidfmap.d", ".conf", "var/lib/ghostscript/fonts/cidfmap"),
+            Join("etc/ghostscript/fontmap.d", ".conf", "var/lib/ghostscript/fonts/Fontmap"),
+        ),
+    ),
     "git": Reviewed(scripts=("06637c861c1bd57e8052ee0056e8a4c6",)),
     "git-lfs": Reviewed(
         scripts=("40b7f8b56e8d775deff13d3da4a96d22",),
@@ -155,6 +196,15 @@ REVIEWED: Mapping[str, Reviewed] = {
     "init-system-helpers": Reviewed(scripts=("e1131031c2950a62ae0d00b820c39006",)),
     "iperf3": Reviewed(scripts=("8a2ccc9e7d27efa963d776c79e763455",), effects=(Account("iperf3", user=True),)),
     "iproute2": Reviewed(scripts=("2c74f65c80b9e23c6eb3844da19886f3",)),
+    "java-common": Reviewed(
+        scripts=("f01646b5a1ce3165b58b847a9e92729d",),
+        effects=(
+            Make("etc/.java"),
+            Make("etc/.java/.systemPrefs"),
+            Write("etc/.java/.systemPrefs/.system.lock"),
+            Write("etc/.java/.systemPrefs/.systemRootModFile"),
+        ),
+    ),
     "kmod": Reviewed(
         scripts=("2ddafe275396a8f6a14d7b3793673b6f",),
         effects=(
@@ -183,8 +233,12 @@ REVIEWED: Mapping[str, Reviewed] = {
         scripts=(
             "6f17d0c2d9d5bf39c39aadafa9e1f916",
             "84924f8107d7050f6dae4414c31a4142",
+            "89f15e1ec25706cad2b452e8313925ea",  # arm64
         ),
-        effects=(Divert("/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2.usr-is-merged"),),
+        effects=(
+            Divert("/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2.usr-is-merged", "x86_64"),
+            Divert("/lib/ld-linux-aarch64.so.1", "/lib/ld-linux-aarch64.so.1.usr-is-merged", "aarch64"),
+        ),
     ),
     "libgcrypt20": Reviewed(scripts=("4113179618a0313eb47cacc4a3edcff3",)),
     "libgdk-pixbuf-2.0-0": Reviewed(
@@ -238,6 +292,44 @@ REVIEWED: Mapping[str, Reviewed] = {
             ),
         ),
     ),
+    "libwrap0": Reviewed(
+        scripts=("4bd7a827ac90f03effaaaaa8d06bc86a",),
+        effects=(
+            Write(
+                "etc/hosts.allow",
+                "# /etc/hosts.allow: list of hosts that are allowed to access the system.\n"
+                "#                   See the manual pages hosts_access(5) and hosts_options(5).\n"
+                "#\n"
+                "# Example:    ALL: LOCAL @some_netgroup\n"
+                "#             ALL: .foobar.edu EXCEPT terminalserver.foobar.edu\n"
+                "#\n"
+                '# If you\'re going to protect the portmapper use the name "rpcbind" for the\n'
+                "# daemon name. See rpcbind(8) and rpc.mountd(8) for further information.\n"
+                "#\n"
+                "\n",
+            ),
+            Write(
+                "etc/hosts.deny",
+                "# /etc/hosts.deny: list of hosts that are _not_ allowed to access the system.\n"
+                "#                  See the manual pages hosts_access(5) and hosts_options(5).\n"
+                "#\n"
+                "# Example:    ALL: some.host.name, .some.domain\n"
+                "#             ALL EXCEPT in.fingerd: other.host.name, .other.domain\n"
+                "#\n"
+                '# If you\'re going to protect the portmapper use the name "rpcbind" for the\n'
+                "# daemon name. See rpcbind(8) and rpc.mountd(8) for further information.\n"
+                "#\n"
+                "# The PARANOID wildcard matches any host whose name does not match its\n"
+                "# address.\n"
+                "#\n"
+                "# You may wish to enable this to ensure any programs that don't\n"
+                "# validate looked up hostnames still leave understandable logs. In past\n"
+                "# versions of Debian this has been the default.\n"
+                "# ALL: PARANOID\n"
+                "\n",
+            ),
+        ),
+    ),
     "libwtmpdb0": Reviewed(
         scripts=("bf4fa27174644bf2c068a76cf0b2e461",), effects=(Link("var/lib/wtmpdb/wtmp.db", "../../log/wtmp.db"),)
     ),
@@ -272,6 +364,38 @@ REVIEWED: Mapping[str, Reviewed] = {
     ),
     "netcat-openbsd": Reviewed(scripts=("a59d38887a2e5a299ff94ecdf689f78f",)),
     "nodejs": Reviewed(scripts=("9e73bc7e384f081fe4e9e6ebaf713951",)),
+    "openjdk-21-jre-headless": Reviewed(
+        scripts=("63d583a190380665dc7dbcacc9925792",),
+        effects=(
+            Make("etc/.java"),
+            Make("etc/.java/.systemPrefs"),
+            Write("etc/.java/.systemPrefs/.system.lock"),
+            Write("etc/.java/.systemPrefs/.systemRootModFile"),
+            *(
+                Alternative(
+                    link=f"/usr/bin/{tool}",
+                    name=tool,
+                    path=f"{_JAVA}/bin/{tool}",
+                    priority=2111,
+                    slaves=(
+                        Slave(
+                            link=f"/usr/share/man/man1/{tool}.1.gz",
+                            name=f"{tool}.1.gz",
+                            path=f"{_JAVA}/man/man1/{tool}.1.gz",
+                        ),
+                    ),
+                )
+                for tool in ("java", "jpackage", "keytool", "rmiregistry")
+            ),
+            Alternative(
+                link="/usr/bin/jexec",
+                name="jexec",
+                path=f"{_JAVA}/lib/jexec",
+                priority=2111,
+                slaves=(Slave(link="/usr/share/binfmts/jar", name="jexec-binfmt", path=f"{_JAVA}/lib/jar.binfmt"),),
+            ),
+        ),
+    ),
     "openmpi-bin": Reviewed(scripts=("2fe15dde58b3afc4b4d757f48874411c",)),
     "openssh-client": Reviewed(
         scripts=("4b52b61ecaea4f49d17f2608a32e61bc",),
@@ -279,6 +403,14 @@ REVIEWED: Mapping[str, Reviewed] = {
             Account("_ssh"),
             Own("usr/bin/ssh-agent", 0o2755, group="_ssh"),
         ),
+    ),
+    "openssh-server": Reviewed(
+        scripts=("a50a1b2c4be2b5855dc60e47645161d3", "a9b2fd22198ff3f09c43d28d4cc6cabc"),
+        effects=(
+            Account("sshd", user=True, group="nogroup", home="/run/sshd", comment="sshd user"),
+            Copy("usr/share/openssh/sshd_config", "etc/ssh/sshd_config"),
+        ),
+        lacks="host keys, which no two containers should share: run ssh-keygen -A before sshd",
     ),
     "openssl": Reviewed(scripts=("9fb8c4464c9734444f0ab475bc64ee3d",)),
     "parallel": Reviewed(
@@ -300,6 +432,7 @@ REVIEWED: Mapping[str, Reviewed] = {
     "pkg-config": Reviewed(scripts=("df957fb5089a83826b7ad0fe935db1fc",)),
     "pkgconf": Reviewed(scripts=("f4b73ff225eb5dd2b48571f2a35e0517",)),
     "pkgconf-bin": Reviewed(scripts=("8d0aa948833d2c3bdb9282dde98a3ae8",), effects=(Make("usr/lib/pkgconfig"),)),
+    "poppler-data": Reviewed(scripts=("ac17b23a3f7d0c0b3d8c6172a7dfb630",)),
     "procps": Reviewed(scripts=("8bab672b9b62d39993a6f65a53306c52",)),
     "python3": Reviewed(
         scripts=(
@@ -316,11 +449,12 @@ REVIEWED: Mapping[str, Reviewed] = {
         lacks="byte-code of dist-packages: compiled in memory at import",
     ),
     "python3-minimal": Reviewed(scripts=("f132752ff74a6949f2376521eced0703",), lacks="byte-code of py3compile itself"),
-    "python3.13": Reviewed(scripts=("06411bf7232eef74ba429520a62d911a",)),
+    "python3.13": Reviewed(scripts=("06411bf7232eef74ba429520a62d911a", "ff35f235933839bf74fe2cd3e0ae6db6")),
     "python3.13-minimal": Reviewed(
         scripts=(
             "6f0748f993385e68a2ce112037b87493",
             "a2a21d37ce4e4f17e4160842125ee8b1",
+            "56561d14f88fa9c466f4b30d3a0fe02b",  # arm64
         ),
         effects=(
             Make("usr/local/lib/python3.13"),
@@ -343,6 +477,15 @@ REVIEWED: Mapping[str, Reviewed] = {
         ),
         effects=(Own("etc/sudoers", 0o440),),
     ),
+    "systemd": Reviewed(
+        scripts=("951bed902cfb7d4d8bee3a7dbce05e9c", "32967d02317541bac76f1de86f519281"),
+        effects=(
+            Account("systemd-journal"),
+            Account("systemd-network", user=True, home="/", comment="systemd Network Management"),
+            Make("var/log/journal"),
+        ),
+        lacks="enabled units, the message catalogue and the machine id: no systemd boots an image",
+    ),
     "tar": Reviewed(scripts=("86fce60d7fb2f52f5c84b3da8ffec596",)),
     "tcpdump": Reviewed(scripts=("c05b2b59ab515b1c6a4dca341ade88bd",), effects=(Account("tcpdump", user=True),)),
     "tzdata": Reviewed(
@@ -358,6 +501,11 @@ REVIEWED: Mapping[str, Reviewed] = {
             Write("var/lib/ucf/registry"),
         ),
     ),
+    "udev": Reviewed(
+        scripts=("8bd986d8f1824aa63fcca407e145fc57", "3f4ee7370480e73e8f04f349e45ee8af"),
+        effects=tuple(Account(name) for name in ("input", "sgx", "clock", "kvm", "render")),
+        lacks="hwdb.bin, the compiled hardware database: the host's udev has its own",
+    ),
     "util-linux": Reviewed(scripts=("e31a761ad7aca9502cbbabefd55ee456",)),
     "vim-runtime": Reviewed(
         scripts=(
@@ -372,6 +520,14 @@ REVIEWED: Mapping[str, Reviewed] = {
         ),
     ),
     "x11-common": Reviewed(scripts=("ee1c858241be7a9dd62f58b0fb19a1eb",)),
+    "xfonts-utils": Reviewed(
+        scripts=("d69f3bbb0b97ccfa36be389de4f7e760",),
+        effects=(
+            Write(
+                "var/lib/xfonts/excluded-aliases", "!! Excluded alias files to be ignored by update-fonts-alias(8)\n"
+            ),
+        ),
+    ),
     "xz-utils": Reviewed(
         scripts=("f81ad3944b31e7d4affe3e6f94ebe5a4",),
         effects=(

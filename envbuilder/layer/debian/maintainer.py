@@ -52,6 +52,8 @@ _IDLE = re.compile(
 #: Multiarch names become one, so that a review holds for every architecture.
 _MULTIARCH = re.compile(r"\b(x86_64|aarch64)-linux-gnu\b")
 
+_JAVA_HOME = re.compile(r"-openjdk-(amd64|arm64)\b")
+
 
 class UnknownScript(SpecError):
     """Maintainer scripts that nobody has reviewed: their effects would be missing from the image."""
@@ -102,7 +104,7 @@ def normalised(script: str) -> str:
     kept = [line for line in lines if line and not line.startswith("#") and not _IDLE.match(line)]
     if kept[-1:] == ["exit 0"]:
         kept.pop()
-    return _MULTIARCH.sub("<multiarch>", "\n".join(kept))
+    return _JAVA_HOME.sub("-openjdk-<architecture>", _MULTIARCH.sub("<multiarch>", "\n".join(kept)))
 
 
 def script_digest(script: str) -> str:

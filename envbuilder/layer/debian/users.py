@@ -51,10 +51,13 @@ def accounts(system: System, created: Iterable[Account]) -> Accounts:
     group = _table(system, "group.master", 4)
     uids, gids = {int(line[2]) for line in passwd}, {int(line[2]) for line in group}
     for account in created:
-        if any(line[0] == account.name for line in group):
+        if any(line[0] == account.name for line in (*group, *passwd)):
             continue
-        gid = _free(gids)
-        group.append((account.name, "*", str(gid), ""))
+        if account.group:
+            gid = next(int(line[2]) for line in group if line[0] == account.group)
+        else:
+            gid = _free(gids)
+            group.append((account.name, "*", str(gid), ""))
         if account.user:
             ids = (str(_free(uids)), str(gid))
             passwd.append((account.name, "*", *ids, account.comment, account.home, account.shell))
