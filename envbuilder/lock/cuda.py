@@ -65,7 +65,8 @@ def cuda_axis(
         if declared:
             raise CudaMismatch(
                 f"cuda.toolkit: want {declared.toolkit}, got no CUDA runtime among the wheels",
-                hint="Require nvidia-cuda-runtime, or something that needs it.",
+                hint="Require nvidia-cuda-runtime or what needs it, or bind torch to an index that has builds for this "
+                f'toolkit: "torch*" = "pytorch-cu{declared.toolkit.replace(".", "")}" under [sources].',
             )
         return None
     if len(toolkits) > 1:

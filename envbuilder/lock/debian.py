@@ -187,7 +187,13 @@ class _Apt:
             return
         said = (done.stdout + done.stderr).decode(errors="replace")
         problems = "\n".join(line for line in said.splitlines() if line.startswith(("Err:", "E:", "W:", "  ")))
-        if "NO_PUBKEY" in said or "not signed" in said or "EXPKEYSIG" in said or "is not valid yet" in said:
+        if (
+            "NO_PUBKEY" in said
+            or "not signed" in said
+            or "EXPKEYSIG" in said
+            or "is not valid yet" in said
+            or "is expired" in said
+        ):
             raise UntrustedArchive(f"Debian archive, suite {suite!r}: no valid signature\n{_plain(problems)}")
         if "does not have a Release file" in said and "404" in said:
             raise UnknownSuite(f"base.suite: the Debian archive has no suite {suite!r}")
