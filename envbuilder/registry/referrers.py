@@ -6,7 +6,6 @@ Source: OCI distribution-spec 1.1, "Listing Referrers", "Pushing Manifests with 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -15,9 +14,10 @@ from envbuilder.oci import media_types
 from envbuilder.oci.artifact import parse_listed
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import check_tag
-from envbuilder.registry.client import Call, Registry
+from envbuilder.registry.client import Call
 from envbuilder.registry.errors import BadAnswer, Rejected
 from envbuilder.registry.pages import pages
+from envbuilder.registry.tags import RegistryTags
 from envbuilder.store.referrers import Listing, Swapped, TagState
 from envbuilder.store.target import NotFound
 
@@ -32,14 +32,11 @@ _NO_API = frozenset({400, 404, 405, 406, 501})
 _UNCONDITIONAL = frozenset({400, 428, 501})
 
 
-class RegistryReferrers:
+class RegistryReferrers(RegistryTags):
     """The part of a RegistryTarget that knows about referrers; mixed into it."""
 
-    _registry: Registry
-    _repository: str
     _origin: str
     _capabilities: Capabilities
-    _call: Callable[..., Call]
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,8 @@ INDEX_FILE = "index.json"
 LAYOUT_BYTES = b'{"imageLayoutVersion":"1.0.0"}'
 #: Bytes an index.json may have: every tag of a store costs some 250.
 MAX_INDEX_SIZE = 64 << 20
+#: Seconds after which a blob that is asked for is marked as used again; far below gc's grace age.
+_RENEW_S = 3600.0
 #: What a creation that was killed may have left: such a directory may become a layout again.
 _OWN_NAMES = {LAYOUT_FILE, INDEX_FILE, "blobs", "envbuilder"}
 
@@ -79,8 +82,12 @@ class LayoutTarget:
         return self._directory
 
     def has(self, what: Descriptor) -> bool:
+        path = self._file(what.digest)
         try:
-            found = self._file(what.digest).stat()
+            found = path.stat()
+            if time.time() - found.st_mtime > _RENEW_S and os.access(path, os.W_OK):
+                # Who asks may rely on the answer: a collection (gc.py) leaves alone what was asked for lately.
+                os.utime(path)
         except OSError:
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size == what.size
@@ -197,6 +204,20 @@ class LayoutTarget:
             for entry in self._entries()
             if media_types.REF_NAME in entry.annotations
         }
+
+    def entries(self) -> tuple[Descriptor, ...]:
+        """Everything that index.json names, tagged or not."""
+        return self._entries()
+
+    @staticmethod
+    def tag_of(entry: Descriptor) -> str:
+        """The tag of an entry of index.json, or ""."""
+        return entry.annotations.get(media_types.REF_NAME, "")
+
+    @property
+    def lock_file(self) -> Path:
+        """What every writer of index.json holds (``exclusive``)."""
+        return self._lock()
 
     def _create(self) -> None:
         with disk_errors(self._directory):
