@@ -36,7 +36,7 @@ def run(bench: Bench) -> Outcome:
     costs: dict[tuple[str, str], Cost] = {}
     for name, sizes in (("blob", [size]), ("mixed", _MIXED)):
         layout = bench.folder("layout")
-        _make(layout, sizes)
+        make_layout(layout, sizes)
         for title, (push, pull) in _contenders(bench).items():
             with registry(bench.folder("registry")) as at:
                 up = push(layout, at)
@@ -102,7 +102,7 @@ def _contenders(bench: Bench) -> dict[str, tuple[_Push, _Pull]]:
     }
 
 
-def _make(folder: Path, sizes: list[int]) -> None:
+def make_layout(folder: Path, sizes: list[int]) -> None:
     """A layout with an image whose layers have ``sizes`` random bytes."""
     layout = LayoutTarget(folder, create=True)
     layers = tuple(_layer(layout, size) for size in sizes)

@@ -1,11 +1,11 @@
-import email.utils
+import time
 
 import pytest
 
 from envbuilder.oci import media_types
 from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.diagnosis import Diagnosis
-from envbuilder.testing.registry import header, refuse
+from envbuilder.testing.registry import refuse
 
 
 @pytest.fixture
@@ -33,12 +33,10 @@ def test_a_registry_of_the_specification_is_found_well(world, ask):
 
 
 def test_a_clock_that_is_wrong_is_said(world, ask):
-    world.registry.fault("GET", "/v2/$", header("Date", email.utils.formatdate(10_000)))
-
-    found = ask(now_s=9_000)
+    found = ask(now_s=time.time() + 1_000)
 
     assert found["clock"].ok is False
-    assert found["clock"].value.startswith("+1000 s")
+    assert found["clock"].value.startswith(("-1000 s", "-1001 s"))
 
 
 def test_ranges_that_are_not_given_and_a_missing_api_are_said(world, ask):
