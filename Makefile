@@ -60,6 +60,7 @@ locks-check: setup ## fail when any lock is stale (offline)
 images: setup ## build every image into the store
 	@tools/install-system-packages fetch
 	$(BIN)/envbuilder build $(BUILT)
+	@tools/trace-starts $(BUILT)
 
 repro: setup ## build ENV twice: other directory, umask, uid, TZ, locale; compare digests
 	@tools/install-system-packages fetch

@@ -23,8 +23,8 @@ from envbuilder.layer.pages import HASH_SIZE, PAGE_SIZE
 from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.trace import Frame, Pages
 
-#: Pages of a frame: 1 MiB, the unit in which what came is handed on.
-FRAME_PAGES = 256
+#: Pages of a frame: 2 MiB, some 0.7 MB as stored; what came is handed on frame by frame, every 6 ms at 1 Gbit/s.
+FRAME_PAGES = 512
 
 
 class BadHotPage(IntegrityError):

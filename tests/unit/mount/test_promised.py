@@ -35,7 +35,7 @@ def park(what, page, *, blob=None, count=1, now=0.0):
 def test_a_read_of_coming_pages_waits_until_their_frame_is_here():
     what = promised()
 
-    assert park(what, 399)  # the second frame: pages 356 to 399, then 1000 to 1211
+    assert park(what, 1299)  # the second frame: pages 1212 to 1299
     assert what.arrived(1) == []
     assert [parked.frame for parked in what.arrived(2)] == [1]
 
@@ -65,18 +65,18 @@ def test_a_read_far_ahead_of_a_slow_stream_does_not_wait():
     what = promised(size=1 << 20)
     what.arrived(1)
 
-    assert park(what, 399, now=0.1)
+    assert park(what, 1299, now=0.1)
     assert not park(what, 1299, now=1000.0)
 
 
 def test_when_the_stream_stalls_reads_are_released_and_none_waits_until_it_goes_on():
     what = promised()
-    park(what, 399)
+    park(what, 1299)
 
     assert len(what.release(ended=False)) == 1
-    assert not park(what, 399)
+    assert not park(what, 1299)
     what.arrived(1)
-    assert park(what, 399)
+    assert park(what, 1299)
 
 
 def test_when_the_stream_ended_no_read_waits():
@@ -85,4 +85,4 @@ def test_when_the_stream_ended_no_read_waits():
     what.arrived(1)
 
     assert what.ended
-    assert not park(what, 399)
+    assert not park(what, 1299)
