@@ -4,12 +4,14 @@ import os
 import re
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
+from envbuilder.layer.merge import merge
 from envbuilder.layer.metadata import erofs_metadata
 from envbuilder.layer.tree import directory, file, symlink
 from envbuilder.proc import run
 from envbuilder.testing.layers import layer_of
-from envbuilder.testing.trees import many_names
+from envbuilder.testing.trees import many_names, trees
 
 pytestmark = pytest.mark.slow
 
@@ -53,3 +55,22 @@ def test_dump_reads_the_super_block_and_a_file(image, require_tool):
     assert re.search(r"Filesystem inode count:\s+3008\b", text)
     assert re.search(r"Filesystem features:\s+sb_csum mtime chunked_file device_table", text)
     assert re.search(r"Size: 10000\b", inode)
+
+
+@given(trees(), trees())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_fsck_accepts_any_tree_and_dump_counts_its_inodes(tmp_path_factory, require_tool, one, two):
+    folder = tmp_path_factory.mktemp("tree")
+    layers = [layer_of(one), layer_of(two)]
+    (folder / "metadata").write_bytes(erofs_metadata([layer.layer for layer in layers]))
+    for number, layer in enumerate(layers):
+        (folder / f"device{number}").write_bytes(layer.tar)
+    words = [*(f"--device={folder / f'device{number}'}" for number in range(2)), folder / "metadata"]
+    nodes = {
+        node.inode if not node.is_directory else path for path, node in merge([x.layer.placed for x in layers]).walk()
+    }
+    checked = run([require_tool("fsck.erofs"), *words], check=False)
+    dumped = run([require_tool("dump.erofs"), "-s", *words]).stdout.decode()
+
+    assert (checked.status, checked.stderr) == (0, b"")
+    assert re.search(rf"Filesystem inode count:\s+{len(nodes) + 1}\b", dumped)

@@ -142,6 +142,44 @@ def metadata_with(built, block_bits):
     return write_erofs(inode(merged.root), devices, mtime_s=1, block_bits=block_bits)
 
 
+def test_a_hundred_thousand_entries_are_all_found():
+    built = layer_of(
+        [file(f"d{number % 997}/{'n' * (number % 60)}{number}", b"%d" % number) for number in range(100_000)]
+    )
+    with mounted(erofs_metadata([built.layer]), [built.tar]) as root:
+        found = sum(len(files) for _, _, files in os.walk(root))
+        sample = [(root / f"d{number % 997}" / f"{'n' * (number % 60)}{number}") for number in range(0, 100_000, 9973)]
+
+        assert found == 100_000
+        assert [path.read_bytes() for path in sample] == [b"%d" % number for number in range(0, 100_000, 9973)]
+
+
+def test_a_sparse_file_beyond_four_gigabytes_is_read_where_it_has_data(tmp_path):
+    size, at = (5 << 30) + 4096 + 100, 5 << 30
+    with (tmp_path / "device").open("wb") as device:
+        device.truncate(8192 + size)
+        device.seek(8192 + at)
+        device.write(b"here")
+    root = Inode(
+        mode=stat.S_IFDIR | 0o755, children={b"big": Inode(mode=stat.S_IFREG | 0o644, size=size, data=(0, 8192))}
+    )
+    (tmp_path / "meta").write_bytes(write_erofs(root, [Device("d", -(-(8192 + size) // 4096) * 4096)], mtime_s=1))
+    (tmp_path / "device").open("ab").truncate(-(-(8192 + size) // 4096) * 4096)
+    (tmp_path / "root").mkdir()
+    try:
+        mount_erofs(tmp_path / "meta", [tmp_path / "device"], tmp_path / "root")
+    except MountRefused as error:
+        _missing(str(error))
+    try:
+        with (tmp_path / "root/big").open("rb") as stream:
+            assert os.fstat(stream.fileno()).st_size == size
+            assert os.pread(stream.fileno(), 4, at) == b"here"
+            assert os.pread(stream.fileno(), 4096, 4096) == bytes(4096)
+            assert os.pread(stream.fileno(), 4096, size - 100) == bytes(100)
+    finally:
+        unmount(tmp_path / "root", force=True)
+
+
 def test_a_hundred_layers_are_a_hundred_devices():
     layers = [[file(f"f{number}", b"%d" % number * 5000), file("same", b"%d" % number)] for number in range(100)]
     with mounted_layers(*layers) as (root, _):

@@ -1,8 +1,11 @@
+import re
 import stat
 import struct
+from pathlib import Path
 
 import pytest
 
+from envbuilder.layer import erofs
 from envbuilder.layer.erofs import ImageTooLarge, Inode, write_erofs
 from envbuilder.layer.erofs_format import Device, UnsupportedXattr, device_number, xattr_area
 from envbuilder.layer.metadata import erofs_metadata
@@ -126,3 +129,14 @@ def test_an_empty_file_has_no_block():
     layout, where, table, _ = only_file(size=0)
 
     assert (layout, where, table) == (0, 0xFFFFFFFF, [])
+
+
+def test_the_writer_can_be_taken_alone():
+    folder = Path(erofs.__file__).parent
+    names = {
+        name
+        for file in ("erofs.py", "erofs_format.py")
+        for name in re.findall(r"^(?:from|import) (envbuilder[\w.]*)", (folder / file).read_text(), re.MULTILINE)
+    }
+
+    assert names == {"envbuilder.errors", "envbuilder.layer", "envbuilder.layer.erofs_format"}
