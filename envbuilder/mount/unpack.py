@@ -32,6 +32,9 @@ _TARS = frozenset(
         media_types.DOCKER_LAYER_TAR_ZSTD,
     }
 )
+#: Bytes that a layer may unpack to without a question, and times its stored size beyond that: the rule of
+#: layer/zip.py, with more room for free: a layer may be a whole system.
+_FREE_SIZE, _MAX_RATIO = 2 << 30, 100
 
 
 class NotUnpacked(HostError):
@@ -81,7 +84,7 @@ def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory:
     if layer.media_type not in _TARS:
         raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
     with source.fetch(layer) as stored, plain_tar(stored) as plain:
-        hashing = _Hashing(plain)
+        hashing = _Hashing(plain, max(_FREE_SIZE, _MAX_RATIO * layer.size), name)
         try:
             unpack_tar(hashing, directory, source=name)
             while hashing.read(BLOCK_SIZE):
@@ -103,13 +106,16 @@ def _only_one(lock_file: Path) -> Iterator[None]:
 
 
 class _Hashing:
-    """Passes bytes through and knows their sha256."""
+    """Passes at most ``limit`` bytes through and knows their sha256."""
 
-    def __init__(self, inner: Readable) -> None:
-        self._inner, self._hash = inner, hashlib.sha256()
+    def __init__(self, inner: Readable, limit: int, source: str) -> None:
+        self._inner, self._hash, self._limit, self._left, self._source = inner, hashlib.sha256(), limit, limit, source
 
     def read(self, size: int = -1, /) -> bytes:
         data = self._inner.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadLayer(f"{self._source}: unpacks to more than {self._limit} bytes, {_MAX_RATIO} times its own size")
         self._hash.update(data)
         return data
 

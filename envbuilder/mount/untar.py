@@ -36,6 +36,10 @@ _EXTENSIONS = frozenset(
 )
 #: Folders in each other; Python's own rmtree and our walk take a frame for each (its limit is 1000).
 _MAX_DEPTH = 200
+#: Entries of one layer; the largest known images have 1.5 million.
+_MAX_ENTRIES = 4_000_000
+#: Bytes of a sparse file: its holes cost nothing in the tar, but are written.
+_MAX_SPARSE = 1 << 30
 
 
 class BadLayer(IntegrityError):
@@ -53,7 +57,11 @@ def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
         own: set[str] = set()  # made by this layer: its own whiteouts do not touch them
         late: list[tuple[str, tarfile.TarInfo]] = []
         with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", encoding="utf-8", tarinfo=_Member) as tar:
-            for info in tar:
+            for number, info in enumerate(tar):
+                if number >= _MAX_ENTRIES:
+                    raise BadLayer(f"{source}: more than {_MAX_ENTRIES} entries")
+                if info.issparse() and info.size > _MAX_SPARSE:
+                    raise BadLayer(f"{source}: {info.name[:200]!r}: a sparse file of {info.size} bytes")
                 if path := _lay(root, info, tar, own, source):
                     late.append((path, info))
         # Writing into a directory changed its times; what was made last is nested deepest.

@@ -11,6 +11,7 @@ import zstandard
 from envbuilder.digest import Digest, describe
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.tree import file
+from envbuilder.mount import unpack as unpack_module
 from envbuilder.mount.unpack import BadLayer, unpacked
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig
@@ -88,3 +89,20 @@ def test_other_bytes_than_the_images_are_refused_and_leave_nothing(tmp_path, kin
 def test_broken_layers_are_refused(tmp_path, blob):
     with pytest.raises(BadLayer):
         unpack(tmp_path, blob, media_types.OCI_LAYER_TAR_GZIP)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path, monkeypatch, compress):
+    monkeypatch.setattr(unpack_module, "_FREE_SIZE", 1 << 20)
+    bomb = tar_of([file("zeros", bytes(8 << 20))])
+
+    with pytest.raises(BadLayer, match="unpacks to more than"):
+        unpack(tmp_path, compress(bomb), media_types.OCI_LAYER_TAR_GZIP, tar=bomb)
+
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
+
+
+def test_a_layer_that_is_large_when_stored_may_be_as_large_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpack_module, "_FREE_SIZE", 1000)
+
+    assert unpack(tmp_path, TAR, media_types.OCI_LAYER_TAR).is_dir()

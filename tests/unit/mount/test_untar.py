@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.errors import IntegrityError
-from envbuilder.mount.untar import unpack_tar
+from envbuilder.mount.untar import BadLayer, unpack_tar
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners can only be set by root")
 
@@ -168,3 +168,16 @@ def header(**fields: bytes) -> bytes:
 def test_headers_that_no_kernel_takes_are_refused(tmp_path, archive):
     with pytest.raises(IntegrityError):
         unpack_tar(io.BytesIO(archive + bytes(1024)), tmp_path, source="t")
+
+
+def test_a_sparse_file_may_not_grow_from_nothing(tmp_path):
+    info = tarfile.TarInfo("big")
+    info.type, info.size = tarfile.REGTYPE, 512
+    info.pax_headers = {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": "0,1", "GNU.sparse.name": "big"}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(bytes(512)))
+    out.seek(0)
+
+    with pytest.raises(BadLayer, match="sparse file of 1099511627776 bytes"):
+        unpack_tar(out, tmp_path, source="t")
