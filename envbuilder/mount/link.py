@@ -15,14 +15,17 @@ _MISS = 700_000
 
 
 class Link:
-    """Averages over what was told. Under the schedule's lock."""
+    """What was told so far. Under the schedule's lock.
+
+    answer_s: the quickest answer, as a line that is full answers late. rate: bytes a second, on average.
+    """
 
     def __init__(self) -> None:
         self.answer_s = self.rate = 0.0
 
     def told(self, answer_s: float, rest_s: float, rest: int) -> None:
         """A request was answered after ``answer_s``; ``rest`` more bytes followed in ``rest_s``."""
-        self.answer_s = _average(self.answer_s, answer_s)
+        self.answer_s = min(self.answer_s, answer_s) if self.answer_s else answer_s
         if rest and rest_s > 0:
             self.rate = _average(self.rate, rest / rest_s)
 

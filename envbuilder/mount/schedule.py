@@ -40,7 +40,7 @@ _MAX_AHEAD = 16
 _STREAMS = 32
 #: Seconds without a foreground miss until the background goes on: it never competes with a start.
 _QUIET_S = 0.25
-#: The same without any read, where a trace leaves no misses; and seconds after which a start is over in any case.
+#: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
 _IDLE_S, _START_S = 1.0, 30.0
 #: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
 _BACKGROUND_CONNECTIONS = 2
@@ -350,8 +350,8 @@ class Schedule:
 
     def _is_quiet(self) -> bool:
         """Whether the background may go on: nobody waits, or only for the distance; what is foreseen is here."""
-        if not self._traced:
-            return self.quiet_s() > _QUIET_S or self._link.is_idle
+        if not self._traced and self._link.is_idle:
+            return True
         if self.quiet_s() <= _QUIET_S:
             return False
         if self._replay is not None or (self._promised and not self._promised.ended):

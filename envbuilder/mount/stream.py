@@ -96,10 +96,10 @@ def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: 
     # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
     for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
         stored = next(incoming)
-        counters.add("hot_bytes", len(stored))
-        counters.add("fetched_bytes", len(stored))
         for part, pages in prover.open(stored, frame, plan):
             blobs[part.device].write_pages(part.chunk, part.first % CHUNK_PAGES, pages, part.count)
+        counters.add("hot_bytes", len(stored))
+        counters.add("fetched_bytes", len(stored))
         os.write(progress, COUNT.pack(number + 1))
 
 

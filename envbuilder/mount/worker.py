@@ -132,7 +132,8 @@ def _alive(helpers: list[int]) -> bool:
 
 
 def bring(serving: Serving, counters_file: Path, progress: int) -> None:
-    """Bring the hot bundle of ``serving``; as the whole of a process."""
+    """Bring the hot bundle of ``serving``; as the whole of a process, which ends with the supervisor."""
+    end_with_parent()
     stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress)
 
 

@@ -17,6 +17,7 @@ from envbuilder.mount.hot import close_frame, plan_frames
 from envbuilder.mount.hotbuild import build_bundle, page_root
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.reads import recorded
+from envbuilder.mount.state import reap
 from envbuilder.mount.trace import Frame, Pages, Trace, merge, of_reads
 from envbuilder.mount.traces import attach_trace, copy_trace, find_trace
 from envbuilder.store.layout import LayoutTarget
@@ -191,6 +192,26 @@ def test_a_streamer_that_is_killed_is_not_missed(node):
         got = read(mounted.directory)
 
     assert got == (BIG, b"small\n")
+
+
+def test_a_supervisor_that_is_killed_while_pages_come_leaves_no_streamer(node):
+    node.source.switch("slow", "0.5")
+    with open_mount(node.image, node.source, node.settings, private=True) as mounted:
+        children = Path(f"/proc/{mounted.supervisor}/task/{mounted.supervisor}/children").read_text().split()
+        (streamer,) = set(children) - {mounted.folder.worker.read_text().split()[0]}
+        os.kill(mounted.supervisor, signal.SIGKILL)
+        until(lambda: not _runs(streamer))
+    node.source.switch("slow", "")
+    reap(node.settings.state_dir)
+
+    assert children
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_worker_that_is_killed_while_pages_come_is_replaced(node):
