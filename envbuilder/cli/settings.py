@@ -27,6 +27,7 @@ KEYS = {
     "mount.trace": "on or off: start with the image's start-up trace",
     "mount.background": "on or off: fetch the rest of an image while its command runs",
     "run.runtime": "auto, crun, runc or a path",
+    "resolve.policy": "trust policy that resolve asks images to meet: a file",
     "registries.insecure": "hosts that may be spoken to in plain HTTP, comma separated",
     "registries.unverified": "hosts whose TLS certificate is not checked, comma separated",
     "registries.trusted": "hosts that registries may lead to although they are private or of another site",
@@ -128,6 +129,8 @@ def _only_users(key: str) -> str:
         return "it names a program to start"
     if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
         return "it decides whom your credentials go to"
+    if key == "resolve.policy":
+        return "it decides whose images you trust"
     return "it is where your credentials are kept" if key == "registries.login-file" else ""
 
 

@@ -1,0 +1,31 @@
+"""The trust policy of this machine, applied to an image that was looked up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envbuilder.cli.targets import Source
+from envbuilder.oci.reference import ArchiveReference, LayoutReference, RegistryReference
+from envbuilder.registry.policy import Trust, enforce, load_policy
+
+
+def check_policy(source: Source, policy: Path) -> Trust:
+    """Why ``source`` may be used under the trust policy in a file.
+
+    Raises:
+        PolicyDenied, NotSigned: it may not. SpecErrors: the policy is wrong.
+    """
+    return enforce(load_policy(policy), source.target, source.what, place_of(source))
+
+
+def place_of(source: Source) -> str:
+    """What the patterns of a policy are compared with: ``host/repository``, or ``oci:`` and an absolute path."""
+    match source.reference:
+        case RegistryReference():
+            return source.reference.name
+        case LayoutReference():
+            return f"oci:{source.reference.directory.resolve()}"
+        case ArchiveReference():
+            return f"oci-archive:{source.reference.file.resolve()}"
+        case _:
+            return source.target.name
