@@ -16,12 +16,13 @@ from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.model import Layer
-from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, plan
+from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, compiled_here, plan
 from envbuilder.layer.prefix import PREFIX
 from envbuilder.lock.codec import digest
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
+from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 
 #: Called with each layer as soon as it is in the store, and whether it was there before.
@@ -69,16 +70,18 @@ def build_image(
     tag: str,
     finished: Finished = lambda _layer, _reused: None,
     documents: bool = True,
+    helper: tuple[Sequence[Deb], Platform] | None = None,
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
     cache: folder of this machine for what is derived from artefacts. folders: environment -> its folder.
     documents: attach the locks, SBOMs and provenance (image/attached.py).
+    helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
 
     Raises:
         Conflict: two packages claim one path. Whatever fetching, reading and storing raise.
     """
-    plans = plan(locks)
+    plans = plan(locks) if helper is None else compiled_here(plan(locks), *helper)
     reused: set[str] = set()
     by_id: dict[str, Layer] = {}
     layers: list[Layer] = []

@@ -20,7 +20,13 @@ from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.debian.spool import Spool
 from envbuilder.layer.files import file_entries, overlay
 from envbuilder.layer.frames import COMPRESSOR
-from envbuilder.layer.interpreter import InterpreterPackages, interpreter_packages, unpack_interpreter
+from envbuilder.layer.interpreter import (
+    InterpreterPackages,
+    StandIn,
+    interpreter_packages,
+    stand_in,
+    unpack_interpreter,
+)
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
 from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
 from envbuilder.layer.removal import RemovalPlan, removal_plan
@@ -44,15 +50,20 @@ class ForeignBase(SpecError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """What makes .pyc files: the image's own interpreter, from its packages."""
+    """What makes .pyc files: the image's own interpreter, from its packages.
+
+    stand_in: what runs instead where that cannot; it decides no byte, so it is not in the recipe.
+    """
 
     python: Interpreter
     platform: Platform
     packages: InterpreterPackages
+    stand_in: StandIn | None = None
 
     @property
     def artifacts(self) -> tuple[Deb, ...]:
-        return (*self.packages.deciding, *self.packages.running)
+        running = self.stand_in.packages if self.stand_in else self.packages
+        return (*running.deciding, *running.running)
 
     @property
     def recipe(self) -> str:
@@ -60,8 +71,9 @@ class Compilation:
 
     def compiler(self, artifacts: ArtifactSource, cache: Path) -> ImageCompiler:
         """A compiler that runs on this host."""
+        runs = self.stand_in or StandIn(packages=self.packages, platform=self.platform)
         unpacked = unpack_interpreter(
-            self.packages, artifacts, self.python, self.platform, cache=cache / "interpreters"
+            runs.packages, artifacts, self.python, runs.platform, cache=cache / "interpreters"
         )
         return ImageCompiler(interpreter=unpacked)
 
@@ -240,6 +252,23 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
         else:
             plans.append(WheelPlan(id=layer, wheels=wheels, compilation=compilation))
     return tuple(plans)
+
+
+def compiled_here(plans: Sequence[AnyPlan], debs: Sequence[Deb], host: Platform) -> tuple[AnyPlan, ...]:
+    """``plans`` for a machine of another architecture than ``host``, with what compiles for them on it.
+
+    debs: of a lock of the environment for ``host``. Plans stay as they are where that has another interpreter:
+    building them then asks for one that runs here, and says so.
+    """
+    found: list[AnyPlan] = []
+    for each in plans:
+        if isinstance(each, DebPlan | WheelPlan) and each.compilation.platform.machine != host.machine:
+            ours = each.compilation
+            runs = stand_in(ours.packages, debs, ours.python, host)
+            found.append(replace(each, compilation=replace(ours, stand_in=runs)))
+        else:
+            found.append(each)
+    return tuple(found)
 
 
 def _ordered(lock: Lock) -> Lock:

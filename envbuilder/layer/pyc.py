@@ -49,7 +49,7 @@ class CompilerDied(HostError):
 class ForeignInterpreter(HostError):
     """The image's interpreter is of an architecture that this host cannot run."""
 
-    hint = "Build on a host of the image's architecture, or register an emulator with binfmt_misc."
+    hint = "Lock the environment for this host's platform too (its interpreter then compiles), or register an emulator."
 
 
 class Compiler(Protocol):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.layer.plan import ForeignBase, TopPlan, WheelPlan, plan
+from envbuilder.layer.plan import ForeignBase, TopPlan, WheelPlan, compiled_here, plan
 from envbuilder.layer.removal import whiteouts
 from envbuilder.lock.codec import load
 from envbuilder.lock.model import Lock, LockedFile
+from envbuilder.oci.platform import Platform
 
 LOCKS = Path(__file__).resolve().parents[3] / "lockfiles"
 
@@ -123,3 +124,26 @@ def test_allowed_scripts_are_part_of_the_computed_layers_recipe(standard):
 )
 def test_whiteouts_hide_whole_directories_and_nothing_that_stays(goes, stays, hidden):
     assert whiteouts(goes, stays) == hidden
+
+
+def test_this_hosts_interpreter_of_the_same_version_compiles_for_another_architecture(standard):
+    arm = replace(
+        standard,
+        platform=Platform("aarch64"),
+        debs=tuple(replace(each, digest=Digest.of(each.name.encode())) for each in standard.debs),
+    )
+    foreign = plan([arm])
+    helped = compiled_here(foreign, standard.debs, Platform("x86_64"))
+
+    assert keys(helped) == keys(foreign)  # it decides no byte
+    (debs,) = {each.compilation.artifacts for each in helped if hasattr(each, "compilation")}
+    assert set(debs) <= set(standard.debs)
+    assert compiled_here(plan([standard]), standard.debs, Platform("x86_64")) == plan([standard])
+
+
+def test_another_version_of_the_interpreter_does_not_stand_in(standard):
+    arm = replace(standard, platform=Platform("aarch64"))
+    others = [replace(each, version="0") if each.name == "python3.13-minimal" else each for each in standard.debs]
+
+    assert compiled_here(plan([arm]), others, Platform("x86_64")) == plan([arm])
+    assert compiled_here(plan([arm]), [], Platform("x86_64")) == plan([arm])
