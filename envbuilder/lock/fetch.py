@@ -156,16 +156,23 @@ class ArtifactCache:
 
     def _from_first(self, artifact: Artifact, out: IO[bytes], progress: Callable[[int], None]) -> tuple[str, str]:
         """Fill ``out`` from the first place that has the artefact; the address and the sha256 of what came."""
-        *others, last = self._places(artifact)
-        for url, headers in (*others, last):
-            try:
-                return url, self._copy(url, headers, out, artifact.size, progress)
-            except ArtifactGone as error:
-                if url == last[0]:
-                    raise _gone(artifact, str(error)) from error
-            finally:
-                out.flush()
-        raise AssertionError("unreachable: the last place answers or raises")
+        said = ""
+        for url, headers in self._places(artifact):
+            sha256, said = self._attempt(url, headers, out, artifact.size, progress)
+            if not said:
+                return url, sha256
+        raise _gone(artifact, said)
+
+    def _attempt(
+        self, url: str, headers: Mapping[str, str], out: IO[bytes], size: int, progress: Callable[[int], None]
+    ) -> tuple[str, str]:
+        """The sha256 of what came, or why nothing is there."""
+        try:
+            return self._copy(url, headers, out, size, progress), ""
+        except ArtifactGone as error:
+            return "", str(error)
+        finally:
+            out.flush()
 
     def _copy(
         self, url: str, headers: Mapping[str, str], out: IO[bytes], size: int, progress: Callable[[int], None]

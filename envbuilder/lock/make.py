@@ -98,6 +98,8 @@ def make_lock(
         raise PlatformNotDeclared(f"{spec.name}: want one of {declared}, got {platform}")
     if spec.extends and (parent is None or parent.name != spec.extends):
         raise SpecError(f"{spec.name}: extends {spec.extends!r}, which has no lock", hint=f"Lock {spec.extends} first.")
+    if parent and parent.system and spec.base and spec.base.packages:
+        raise SpecError(f"{spec.name}: base.packages: {parent.system.name} below {parent.name} is not made here")
     named = {canonicalize_name(package) for package in upgrade_packages}
     _check_upgrades(spec, named, existing)
     if existing and not upgrade and not named and not stale_reasons(spec, platform, existing, parent):

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.digest import Digest
 from envbuilder.lock.archives import DEBIAN, SECURITY, find_archives
 from envbuilder.lock.debian import (
     ArchiveUnavailable,
     NoKeyring,
+    ParentMoved,
     UnknownDebianPackage,
     UnknownSuite,
     UnsatisfiableDebs,
@@ -39,7 +41,7 @@ def archives():
     return find_archives({})
 
 
-def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=None):
+def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=None, keep=()):
     return resolve_debs(
         base,
         Platform(machine),
@@ -47,6 +49,7 @@ def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=Non
         runner=run,
         environment=environment or {"PATH": os.environ["PATH"]},
         root=root,
+        keep=keep,
     )
 
 
@@ -141,3 +144,23 @@ def test_a_mirror_that_is_down_is_told_without_credentials():
     with pytest.raises(ArchiveUnavailable) as caught:
         resolve(BASE, {DEBIAN: dead, SECURITY: dead})
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def parent(archives):
+    return resolve(BASE, archives)
+
+
+def test_a_child_adds_packages_and_changes_none_of_its_parents(archives, parent):
+    child = resolve(replace(BASE, packages=("file", "python3.13")), archives, keep=parent)
+
+    assert {*parent} < {*child}
+    assert "file" in {deb.name for deb in child}
+
+
+def test_a_parent_of_which_the_archive_has_moved_on_must_be_locked_anew(archives, parent):
+    old = [replace(deb, version="0.1", digest=Digest.of(b"old")) if deb.name == "tar" else deb for deb in parent]
+
+    with pytest.raises(ParentMoved, match=r"the parent has tar 0\.1, the archive gives") as caught:
+        resolve(replace(BASE, packages=("file", "python3.13")), archives, keep=old)
+    assert "--upgrade" in caught.value.hint

@@ -58,7 +58,10 @@ _JAVA_HOME = re.compile(r"-openjdk-(amd64|arm64)\b")
 class UnknownScript(SpecError):
     """Maintainer scripts that nobody has reviewed: their effects would be missing from the image."""
 
-    hint = "Choose another package, or have its script reviewed: docs/decisions/0004-debian-without-scripts.md."
+    hint = (
+        "Choose another package, have its script reviewed (docs/decisions/0004-debian-without-scripts.md), or, when "
+        "the image needs none of its effects, name it in base.allow-scripts."
+    )
 
 
 def effects_of(controls: Iterable[Control], *, allow: frozenset[str] = frozenset()) -> dict[str, tuple[Effect, ...]]:

@@ -17,11 +17,11 @@ from envbuilder.lock.make import (
     UnknownUpgrade,
     make_lock,
 )
-from envbuilder.lock.model import Changed
+from envbuilder.lock.model import Changed, ForeignSystem
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
-from envbuilder.spec.model import Base, EnvSpec
+from envbuilder.spec.model import Base, EnvSpec, Replacement, System
 from envbuilder.testing.index import PackageIndex
 from envbuilder.testing.locks import SMALL, deb
 
@@ -172,3 +172,29 @@ def test_changes_tell_what_came_went_and_moved():
     assert changes(None, replace(START, debs=START.debs[:1])) == ("+ libc6 2.41-12",)
     assert changes(old, replace(old, spec_digest=digest(old))) == ("declaration changed",)
     assert changes(old, old) == ()
+
+
+def test_a_system_that_is_made_elsewhere_needs_no_debian_and_gives_its_versions(machine):
+    base = Base(system=System(name="ubuntu-24.04", interpreter="3.13.1", glibc="2.39"))
+    spec = replace(SPEC, base=base, requires=("a",))
+    lock = make_lock(spec, X86, machine=machine)
+    child = make_lock(EnvSpec(name="y", version="1", extends="x", requires=("b",)), X86, machine=machine, parent=lock)
+
+    assert (lock.suite, lock.base, lock.debs, lock.glibc) == ("", (), (), "2.39")
+    assert lock.system == child.system == ForeignSystem(name="ubuntu-24.04", interpreter="3.13.1")
+    assert child.glibc == "2.39"
+    with pytest.raises(SpecError, match=r"base\.packages: ubuntu-24\.04 below x is not made here"):
+        make_lock(
+            EnvSpec(name="y", version="1", extends="x", base=Base(packages=("git",))), X86, machine=machine, parent=lock
+        )
+
+
+def test_what_a_child_leaves_out_of_its_parent_is_hidden_and_listed(machine):
+    parent = make_lock(replace(SPEC, requires=("a==1", "b")), X86, machine=machine, existing=START)
+    gone = (Replacement(name="b", instead="", reason="not wanted"),)
+    child = make_lock(EnvSpec(name="y", version="1", extends="x", replaced=gone), X86, machine=machine, parent=parent)
+
+    assert versions(child) == {"a": "1"}
+    assert child.layers == (*parent.layers, "y/removed", "y/top")
+    assert child.parent.changed == (Changed(name="b", before="2", after=""),)
+    assert [each.name for each in child.substitutions] == ["b"]
