@@ -19,6 +19,7 @@ from envbuilder.errors import HostError, SpecError
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name
 from envbuilder.registry.proxies import proxy_for
 from envbuilder.registry.redact import redact_url
+from envbuilder.registry.head import WholeHead
 from envbuilder.registry.settings import HostCertificates, HttpSettings
 
 _log = logging.getLogger("envbuilder.registry")
@@ -170,11 +171,11 @@ class _Guarded:
 
 
 class _PlainConnection(_Guarded, HTTPConnection):
-    pass
+    response_class = WholeHead
 
 
 class _TlsConnection(_Guarded, HTTPSConnection):
-    pass
+    response_class = WholeHead
 
 
 class _PlainPool(urllib3.HTTPConnectionPool):
@@ -183,6 +184,11 @@ class _PlainPool(urllib3.HTTPConnectionPool):
 
 class _TlsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
+
+    def _validate_conn(self, conn: Any) -> None:
+        # urllib3's own goes on to warn of a certificate that is not checked, at each request: we said so once.
+        if conn.is_closed:
+            conn.connect()
 
 
 def _is_address(host: str) -> bool:

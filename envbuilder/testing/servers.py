@@ -25,6 +25,8 @@ from envbuilder.errors import HostError
 
 _LISTENING = re.compile(rb"listening on (127\.0\.0\.1:\d+)")
 _START_TIMEOUT_S = 15.0
+#: Seconds that distribution 2.8 and 3 take a token after its end (registry.md 7.6).
+LEEWAY_S = 60
 #: Names that a server's certificate of the tests is for (RFC 6761: nobody has them).
 NAMES = ("localhost", "registry.test", "auth.registry.test", "storage.test", "evil.test")
 #: The only user of the htpasswd and token variants; bcrypt of cost 5, as `htpasswd -Bbn` makes it.
@@ -56,6 +58,7 @@ def docker_registry(
     address: str = "127.0.0.1:0",
     realm: str = "",
     token_life_s: int = 300,
+    token_ends_s: int | None = None,
     storage: Mapping[str, Any] | None = None,
     mirror_of: str = "",
     program: str | Path = "docker-registry",
@@ -94,7 +97,7 @@ def docker_registry(
             (directory / "htpasswd").write_text(_HTPASSWD)
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(directory / "htpasswd")}}
         elif auth == "token":
-            url = stack.enter_context(token_server(directory, life_s=token_life_s))
+            url = stack.enter_context(token_server(directory, life_s=token_life_s, ends_s=token_ends_s))
             config["auth"] = {
                 "token": {
                     "realm": realm or url,
@@ -175,10 +178,11 @@ def make_certificates(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def token_server(directory: Path, *, life_s: int = 300) -> Iterator[str]:
+def token_server(directory: Path, *, life_s: int = 300, ends_s: int | None = None) -> Iterator[str]:
     """A token server on a free port; its URL. ``token.crt`` in ``directory`` is what a registry must trust.
 
-    Gives pull to everyone and push to ``USER``.
+    Gives pull to everyone and push to ``USER``. ``ends_s``: seconds after which a registry refuses the token, whatever
+    ``life_s`` says of it: distribution goes by the time in it, with a leeway.
     """
     key, certificate = directory / "token.key", directory / "token.crt"
     subject = ["-subj", "/CN=tok", "-days", "30"]
@@ -187,6 +191,7 @@ def token_server(directory: Path, *, life_s: int = 300) -> Iterator[str]:
     )
     pem = certificate.read_text()
     chain = "".join(pem.partition("-----BEGIN CERTIFICATE-----")[2].partition("-----END")[0].split())
+    exp_s = life_s if ends_s is None else ends_s - LEEWAY_S
     basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -199,7 +204,7 @@ def token_server(directory: Path, *, life_s: int = 300) -> Iterator[str]:
             query = parse_qs(urlsplit(self.path).query)
             sent = self.headers.get("Authorization")
             granted = sent == basic
-            body = b"{}" if sent and not granted else _token(query, key, chain, life_s, may_push=granted)
+            body = b"{}" if sent and not granted else _token(query, key, chain, life_s, exp_s, may_push=granted)
             self.send_response(401 if sent and not granted else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -214,7 +219,7 @@ def token_server(directory: Path, *, life_s: int = 300) -> Iterator[str]:
         server.server_close()
 
 
-def _token(query: dict[str, list[str]], key: Path, chain: str, life_s: int, *, may_push: bool) -> bytes:
+def _token(query: dict[str, list[str]], key: Path, chain: str, life_s: int, exp_s: int, *, may_push: bool) -> bytes:
     access = []
     for scope in " ".join(query.get("scope", [])).split():
         kind, _, rest = scope.partition(":")
@@ -223,7 +228,7 @@ def _token(query: dict[str, list[str]], key: Path, chain: str, life_s: int, *, m
         access.append({"type": kind, "name": name, "actions": granted})
     now = int(time.time())
     claims = {"iss": "test-issuer", "aud": query["service"][0], "sub": "", "iat": now, "nbf": now - 10}
-    claims |= {"exp": now + life_s, "jti": str(time.monotonic_ns()), "access": access}
+    claims |= {"exp": now + exp_s, "jti": str(time.monotonic_ns()), "access": access}
     head = {"typ": "JWT", "alg": "RS256", "x5c": [chain]}
     signed = b".".join(_encoded(json.dumps(part).encode()) for part in (head, claims))
     signature = proc.run(["openssl", "dgst", "-sha256", "-sign", key], stdin=signed).stdout

@@ -14,7 +14,7 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.errors import RegistryDown
 from envbuilder.registry.pools import UntrustedServer
 from envbuilder.registry.retry import RetryPolicy
-from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.settings import HostCertificates, HttpSettings
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.testing.servers import docker_registry
 
@@ -86,6 +86,26 @@ def test_a_client_certificate_is_sent_to_the_host_it_is_for(mutual, tmp_path):
     (place / "client.cert").unlink()
     with pytest.raises((RegistryDown, UntrustedServer)):
         ask(mutual, certificate_dirs=(tmp_path,))
+
+
+def test_a_ca_and_a_client_certificate_are_configured_for_one_host(mutual):
+    own = HostCertificates(
+        ca_file=mutual.directory / "ca.crt",
+        client_cert=mutual.directory / "client.cert",
+        client_key=mutual.directory / "client.key",
+    )
+
+    assert not ask(mutual, certificates={mutual.host: own})
+    assert not ask(mutual, certificates={mutual.host.rpartition(":")[0]: own})
+    with pytest.raises(UntrustedServer):
+        ask(mutual, certificates={"other.host": own})
+
+
+def test_a_certificate_is_left_unchecked_only_where_that_is_asked(secure, caplog):
+    assert not ask(secure, unverified_hosts=frozenset({secure.host}))
+    assert "is not checked" in caplog.text
+    with pytest.raises(UntrustedServer):
+        ask(secure, unverified_hosts=frozenset({"other.host"}))
 
 
 def test_a_plain_server_is_recognised_and_not_fallen_back_to(registry):
