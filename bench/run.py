@@ -16,7 +16,16 @@ from measure import Failed
 from record import PROJECT, keep, show
 from scratch import Bench, Unavailable, remove
 
-SCENARIOS = ("partition", "repro", "build_push", "bump", "first_result", "latency")
+SCENARIOS = (
+    "partition",
+    "repro",
+    "build_push",
+    "bump",
+    "first_result",
+    "latency",
+    "registry_blobs",
+    "registry_requests",
+)
 #: Not met on this run: a target, or what the scenario needs.
 _MISSED, _UNAVAILABLE = 1, 5
 
