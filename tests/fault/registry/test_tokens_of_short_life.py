@@ -159,6 +159,48 @@ def test_a_real_registry_with_tokens_of_seconds_is_pushed_to_and_read_slowly(tmp
     assert len(refused) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["chunks", "put"])
+def test_a_real_registry_that_refuses_tokens_in_the_middle_of_a_throttled_upload_gets_the_whole_blob(
+    tmp_path, require_tool, way, caplog
+):
+    """Nothing tells us beforehand: the token's answer says 300 s, the registry takes it for 2 s."""
+    require_tool("docker-registry")
+    caplog.set_level("DEBUG", logger="envbuilder")
+    content, opened = BLOB * 3, []
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            time.sleep(0.25 if way == "chunks" else 0)
+            return super().read(min(size, 16 << 10) if size > 0 else size)
+
+    class Alice(Renewing):
+        def find(self, host, repository, actions=()):
+            return Credential(username=servers.USER, password=servers.PASSWORD)
+
+    def open_content():
+        opened.append(1)
+        # The first time the token ends before the body is there.
+        time.sleep(3.1 if way == "put" and len(opened) == 1 else 0)
+        return Slow(content)
+
+    what = describe(content)
+    with (
+        docker_registry(tmp_path, auth="token", token_ends_s=2) as registry,
+        RegistryClient(credentials=Alice("x")) as client,
+    ):
+        upload = UploadSettings(way=way, chunk_size=32 << 10)
+        target = RegistryTarget(RegistryReference(registry.host, "a/b"), client, writable=True, upload=upload)
+        target.push(what, open_content)
+        with target.fetch(what) as stream:
+            assert stream.read() == content
+
+    again = [
+        line for line in caplog.text.splitlines() if "again after 401" in line and ("PATCH" in line or "PUT" in line)
+    ]
+    assert len(again) >= (2 if way == "chunks" else 1)
+
+
 def test_a_name_that_turns_to_our_own_address_after_it_was_judged_is_not_followed(monkeypatch, registry):
     """DNS rebinding: public when it is judged, ours when it is connected to. It is resolved once, so both are one."""
     asked, real = [], socket.getaddrinfo
@@ -203,6 +245,30 @@ def test_a_registry_that_was_met_far_away_cannot_lead_to_this_machine(registry, 
         with pytest.raises(ForbiddenAddress, match="loopback"):
             RegistryTarget(RegistryReference(f"far.test:{port}", "a/b"), client).fetch(what).read()
         assert neighbour.requests == []
+
+
+def test_a_mistake_in_our_own_code_is_not_tried_again(new_world, guarded):
+    world, calls = new_world(guarded), []
+
+    def broken(*_, **__):
+        calls.append(1)
+        raise TypeError("a mistake")
+
+    world.client.transport.send = broken
+    with pytest.raises(TypeError):
+        world.target.has(describe(BLOB))
+    assert (len(calls), world.waits) == (1, [])
+
+
+@pytest.mark.parametrize("location", ["http://" + "a" * 80 + ".test/", "http://x..test/"])
+def test_a_name_that_is_none_is_refused_at_once(new_world, registry, location):
+    what = registry.add_blob(BLOB)
+    registry.fault("GET", "/blobs/", redirect(location))
+    world = new_world(registry)
+
+    with pytest.raises((ForbiddenAddress, RegistryDown)):
+        world.read(what)
+    assert len(world.waits) <= 4
 
 
 def test_every_request_is_logged_with_its_reason(new_world, guarded, caplog):
