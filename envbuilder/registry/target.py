@@ -181,7 +181,6 @@ class RegistryTarget(RegistryReferrers):
             self._put_manifest(what, data, str(what.digest))
         else:
             self._upload.blob(what, content, self._head, self._neighbours(what))
-            self._registry.pace.faster()
         self._note(what)
 
     def lookup(self, tag: str) -> Descriptor:

@@ -275,6 +275,8 @@ class _Movement:
             for _, pace in sorted(paces.items()):
                 held.enter_context(pace.slot())
             yield
+            for pace in paces.values():
+                pace.faster()
 
     def _open(self, what: Descriptor) -> BinaryIO:
         with _side("source", self._source, what):

@@ -114,7 +114,7 @@ def test_a_registry_that_asks_for_chunks_beyond_reason_is_refused(world):
 
     with pytest.raises(BadAnswer, match="chunks of at most"):
         push(world)
-    assert uploads(world)[-1] == "DELETE"
+    assert "DELETE" in uploads(world)
 
 
 def test_a_limit_on_one_body_leads_to_chunks_and_is_remembered(world, tmp_path):
@@ -152,4 +152,4 @@ def test_an_interrupt_in_mid_upload_cancels_it(world):
         with pytest.raises(KeyboardInterrupt):
             world.repository(upload=upload).push(describe(BLOB), lambda: Interrupted(BLOB))
         assert world.registry.uploads.open == 0
-        assert uploads(world)[-1] == "DELETE"
+        assert "DELETE" in uploads(world)

@@ -16,7 +16,7 @@ from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.copy import copy
 from envbuilder.store.memory import MemoryTarget
-from envbuilder.testing.registry import FakeRegistry
+from envbuilder.testing.registry import FakeRegistry, refuse
 from envbuilder.testing.servers import docker_registry
 
 LAYERS = 60
@@ -118,6 +118,31 @@ def test_what_was_pushed_to_a_neighbour_is_mounted_from_there_unasked(world, pus
 
     assert {request.query["from"][0] for request in world.registry.seen("POST")} == {"a/b"}
     assert len(world.registry.seen("PUT")) == 2
+
+
+def test_more_blobs_are_moved_at_a_time_while_all_goes_well_and_fewer_after_429(world, tmp_path):
+    source, root = image()
+    pace = world.client.registry(world.registry.host).pace
+    first = pace.width
+    copy(source, root, world.target, tag="v1")
+    assert pace.width > first
+
+    before = pace.width
+    world.registry.fault("HEAD", "/blobs/", refuse(429, "TOOMANYREQUESTS"), times=1)
+    world.now += 60
+    assert world.target.has(describe(b"layer 1")) is True
+
+    assert pace.width == before // 2
+
+
+def test_a_pull_widens_the_gate_of_its_source(world):
+    source, root = image()
+    copy(source, root, world.target, tag="v1")
+    with RegistryClient() as client:
+        reader = RegistryTarget(RegistryReference(world.registry.host, "a/b"), client)
+        copy(reader, root, MemoryTarget())
+
+        assert reader.pace.width > 4
 
 
 @pytest.mark.slow
