@@ -21,7 +21,7 @@ from envbuilder.lock.model import Changed, ForeignSystem
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
-from envbuilder.spec.model import Base, EnvSpec, Replacement, System
+from envbuilder.spec.model import Base, EnvSpec, Pins, Replacement, System
 from envbuilder.testing.index import PackageIndex
 from envbuilder.testing.locks import SMALL, deb
 
@@ -198,3 +198,27 @@ def test_what_a_child_leaves_out_of_its_parent_is_hidden_and_listed(machine):
     assert child.layers == (*parent.layers, "y/removed", "y/top")
     assert child.parent.changed == (Changed(name="b", before="2", after=""),)
     assert [each.name for each in child.substitutions] == ["b"]
+
+
+def test_a_pinned_local_version_comes_from_its_index_and_from_the_public_one_without_it(machine, index):
+    index.add("torch", "1")
+    index.add("cuda-lib", "1")
+    pins = Pins(versions=(("torch", "1+cu129"),), local={"cu129": "pytorch-cu129"}, public=True)
+    base = Base(system=System(name="ubuntu-24.04", interpreter="3.13.1", glibc="2.39"))
+    spec = replace(SPEC, base=base, requires=(), pins=pins)
+    with PackageIndex() as builds:
+        labelled = builds.add("torch", "1+cu129", requires=["cuda-lib"])
+        builds.add("cuda-lib", "66.6")  # must not come: only torch is bound to this index
+        known = replace(machine, indexes=python_indexes(machine.environment, {"pytorch-cu129": builds.url}))
+        there = make_lock(spec, X86, machine=known)
+        without = make_lock(spec, X86, machine=machine)
+
+    assert versions(there) == {"cuda-lib": "1", "torch": "1+cu129"}
+    assert {(wheel.name, wheel.index) for wheel in there.wheels} == {
+        ("cuda-lib", "default"),
+        ("torch", "pytorch-cu129"),
+    }
+    assert there.wheels[1].digest == labelled.digest
+    assert there.substitutions == ()
+    assert versions(without) == {"torch": "1"}
+    assert [(each.wanted, each.got) for each in without.substitutions] == [("1+cu129", "1")]
