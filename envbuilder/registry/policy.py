@@ -29,7 +29,7 @@ class NoPolicy(SpecErrors):
 
 
 class PolicyDenied(IntegrityError):
-    """The trust policy does not let an image be used. Field: ``denied``."""
+    """The trust policy has no rule about an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
