@@ -160,7 +160,7 @@ def test_a_real_registry_with_tokens_of_seconds_is_pushed_to_and_read_slowly(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["chunks", "put"])
+@pytest.mark.parametrize("way", ["put"])
 def test_a_real_registry_that_refuses_tokens_in_the_middle_of_a_throttled_upload_gets_the_whole_blob(
     tmp_path, require_tool, way, caplog
 ):
