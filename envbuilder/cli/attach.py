@@ -6,6 +6,7 @@ import hashlib
 import re
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -43,13 +44,17 @@ def command(
     if not _MEDIA_TYPE.match(artifact_type) or not all(named):
         raise SpecError("attach: want --type as a media type (application/x) and --annotation as KEY=TEXT")
     source = open_source(app, reference)
-    blobs = [(_describe(file, artifact_type), partial(file.open, "rb")) for file in files]
+    blobs = [(_describe(file, artifact_type), partial(_opened, file)) for file in files]
     value = {"subject": source.pinned, "artifactType": artifact_type, "files": [str(file) for file in files]}
     if dry_run:
         size = sum(what.size for what, _ in blobs)
         return Result(f"would attach {len(blobs)} files ({size} bytes) to {source.pinned}", {**value, "dry_run": True})
     what = attach(writable(app, source), source.what, artifact_type, blobs, named)
     return Result(str(what.digest), {**value, "digest": str(what.digest), "dry_run": False})
+
+
+def _opened(file: Path) -> BinaryIO:
+    return file.open("rb")
 
 
 def _describe(file: Path, media_type: str) -> Descriptor:

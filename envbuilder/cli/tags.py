@@ -8,7 +8,7 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
-from envbuilder.cli.targets import registry_client
+from envbuilder.cli.repositories import registry_client, repository
 from envbuilder.oci.artifact import subject_of_tag
 from envbuilder.oci.reference import InvalidReference, LayoutReference, RegistryReference, parse_reference
 from envbuilder.registry.target import RegistryTarget
@@ -54,7 +54,7 @@ def open_place(app: App, text: str) -> LayoutTarget | RegistryTarget:
     reference = parse_reference(text)
     match reference:
         case RegistryReference():
-            return RegistryTarget(reference, registry_client(app))
+            return repository(app, reference, registry_client(app))
         case LayoutReference():
             return LayoutTarget(reference.directory)
         case _:
