@@ -8,7 +8,8 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
-from envbuilder.cli.repositories import registry_client, repository
+from envbuilder.cli.registries import registry_client
+from envbuilder.cli.repositories import repository
 from envbuilder.oci.artifact import subject_of_tag
 from envbuilder.oci.reference import InvalidReference, LayoutReference, RegistryReference, parse_reference
 from envbuilder.registry.target import RegistryTarget
