@@ -236,7 +236,10 @@ def test_a_line_that_is_no_pin_is_told_with_its_number(pins, problem):
         ('[replace]\na = { with = "b" }\n', "replace.a.reason: missing"),
         ('[sources]\n"a b" = "corp"\n', "sources.a b: not a package's name or a pattern with '*': 'a b'"),
         ('[sources]\na = "Corp!"\n', "sources.a: not an index role such as 'pytorch-cu130': 'Corp!'"),
-        ('image = "h.example/r:latest"\n', "base.image: want an image of a registry by digest, got 'h.example/r:latest'"),
+        (
+            'image = "h.example/r:latest"\n',
+            "base.image: want an image of a registry by digest, got 'h.example/r:latest'",
+        ),
         (
             'packages = ["git"]\n',
             "base.system: excludes packages and allow-scripts: envbuilder does not make that system",
