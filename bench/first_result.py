@@ -76,6 +76,7 @@ def run(bench: Bench) -> Outcome:
             "ours lazy / podman": first["ours lazy"] / first["podman"],
             "MB, ours traced / podman": float(quick["MB fetched"]) / max(float(podman["MB fetched"]), 1e-6),
         },
+        # The targets are those of an AI image; of a small one a start is mostly what a container costs.
         targets=[
             Target(
                 name="traced / cold local disk", limit=_OF_DISK_TRACED, got=first["ours traced"] / disk.first_output_s
@@ -91,7 +92,9 @@ def run(bench: Bench) -> Outcome:
                 got=float(quick["MB before it, as we say"]) * 1e6 / traced["page_bytes"],
             ),
             Target(name="storage of the trace / image", limit=_STORAGE, got=trace_bytes / image_bytes),
-        ],
+        ]
+        if bench.env == "ai"
+        else [Target(name="traced / ours full", limit=1, got=first["ours traced"] / first["ours full"])],
         notes=[
             f"link: tc tbf {_RATE}, {rate:.1f} MB/s of one plain ranged read",
             "MB fetched: what the link carried, headers included",
