@@ -17,9 +17,9 @@ from urllib3.util.connection import create_connection
 
 from envbuilder.errors import HostError, SpecError
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name
+from envbuilder.registry.head import WholeHead
 from envbuilder.registry.proxies import proxy_for
 from envbuilder.registry.redact import redact_url
-from envbuilder.registry.head import WholeHead
 from envbuilder.registry.settings import HostCertificates, HttpSettings
 
 _log = logging.getLogger("envbuilder.registry")
