@@ -6,6 +6,7 @@ Python's tarfile is no choice here: it buffers extension headers of any size.
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from envbuilder.digest import BLOCK_SIZE, Readable
 from envbuilder.layer.debian.ar import BadDeb
 
 _BLOCK = 512
+_OCTAL = re.compile(rb"[0-7]+\Z")
 #: Bytes of a GNU long name: PATH_MAX.
 _MAX_NAME = 4096
 #: Entries of one archive; the largest Debian packages have some 100,000.
@@ -162,10 +164,9 @@ def _number(field: bytes, source: str) -> int:
     digits = field.strip(b" \0")
     if not digits:
         return 0
-    try:
-        return int(digits, 8)
-    except ValueError:
-        raise BadDeb(f"{source}: not an octal number in a tar header: {field!r}") from None
+    if not _OCTAL.match(digits):  # int() would take signs, underscores and a prefix too
+        raise BadDeb(f"{source}: not an octal number in a tar header: {field!r}")
+    return int(digits, 8)
 
 
 def _check_sum(header: bytes, source: str) -> None:

@@ -128,3 +128,13 @@ def test_memory_stays_small_on_a_large_file(tmp_path):
     tracemalloc.stop()
 
     assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("size", [b"-0000000001\0", b"+0000000001\0", b"0o000000001\0", b"0_000000001\0"])
+def test_a_size_that_is_no_octal_number_is_refused(tmp_path, size):
+    data = bytearray(tar([file("usr/a", b"x")]))
+    data[124:136] = size
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + 8 * 32 + sum(data[156:512]))
+
+    with pytest.raises(BadDeb, match="octal"):
+        read(tmp_path, with_data(bytes(data)))
