@@ -6,11 +6,12 @@ go to the registry's own origin only, whatever a redirect or a Location says.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin
@@ -193,19 +194,20 @@ class Registry:
         while True:
             own = Origin.of(url) == self.origin
             headers = dict(call.headers)
-            sent = self._auth.header(call.scopes) if own else None
-            if sent is not None:
-                headers["Authorization"] = sent
-            answer = self._transport.send(
-                call.method,
-                url,
-                headers=headers,
-                body=call.body,
-                size=call.size,
-                nearest=None if own else self._nearest(Origin.of(url)),
-                answer_timeout_s=call.answer_timeout_s,
-                why=", ".join(why),
-            )
+            with _opened(call.body) as body:
+                sent = self._auth.header(call.scopes) if own else None
+                if sent is not None:
+                    headers["Authorization"] = sent
+                answer = self._transport.send(
+                    call.method,
+                    url,
+                    headers=headers,
+                    body=body,
+                    size=call.size,
+                    nearest=None if own else self._nearest(Origin.of(url)),
+                    answer_timeout_s=call.answer_timeout_s,
+                    why=", ".join(why),
+                )
             # 403 too: some registries (ECR) say so of an expired token. One more try with a fresh one decides.
             refused = answer.status == 401 or (answer.status == 403 and sent is not None and challenges == 0)
             if own and refused and challenges < _MAX_CHALLENGES:
@@ -241,3 +243,13 @@ class Registry:
             answer.finish()
         where = f"{call.method} {answer.where}"
         return refusal_error(where, answer.status, refusal, retry_after_s or 0.0)
+
+
+@contextlib.contextmanager
+def _opened(body: Opener | bytes | None) -> Iterator[Opener | bytes | None]:
+    """``body``, open before its token is chosen: reading on to the middle of a slow source may outlast a token."""
+    if body is None or isinstance(body, bytes):
+        yield body
+    else:
+        with contextlib.closing(body()) as stream:
+            yield lambda: stream

@@ -2,6 +2,7 @@
 
 import io
 import random
+import time
 from functools import partial
 
 import pytest
@@ -10,11 +11,12 @@ from envbuilder.digest import describe
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.credentials import Credential
 from envbuilder.registry.errors import RegistryDown
 from envbuilder.registry.retry import RetryPolicy
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.testing.servers import docker_registry
+from envbuilder.testing.servers import PASSWORD, USER, docker_registry
 
 CHUNK = 1 << 20
 BLOB = random.Random(5).randbytes(3 * CHUNK + 12345)
@@ -77,3 +79,34 @@ def test_one_patch_without_a_range_is_taken(host):
         target.push(describe(BLOB), partial(io.BytesIO, BLOB))
 
         assert target.has(describe(BLOB))
+
+
+class Alice:
+    def find(self, host, repository, actions=()):
+        return Credential(username=USER, password=PASSWORD)
+
+    def refused(self, host):
+        pass
+
+
+def test_chunks_from_a_slow_source_arrive_though_each_token_ends_within_two_seconds(tmp_path, require_tool, caplog):
+    """Also when reading on to a chunk that was refused takes longer than a token lives."""
+    caplog.set_level("DEBUG", logger="envbuilder")
+    content = BLOB[: 5 << 16]
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            time.sleep(0.6)
+            return super().read(min(size, 1 << 16))
+
+    program = require_tool("registry")
+    with (
+        docker_registry(tmp_path, auth="token", token_ends_s=2, program=program) as registry,
+        RegistryClient(credentials=Alice()) as client,
+    ):
+        upload = UploadSettings(way="chunks", chunk_size=1 << 16)
+        target = RegistryTarget(RegistryReference(registry.host, "a/b"), client, writable=True, upload=upload)
+        target.push(describe(content), partial(Slow, content))
+
+        assert target.fetch(describe(content)).read() == content
+    assert any("PATCH" in line and "again after 401" in line for line in caplog.messages)

@@ -128,6 +128,35 @@ def test_a_token_that_ends_between_the_chunks_of_an_upload_is_renewed_each_time(
     assert len(guarded.seen("GET", "/token")) >= 5
 
 
+def test_a_token_is_chosen_after_a_slow_source_was_read_to_where_the_chunk_begins(new_world, guarded):
+    """To send a chunk again, a source that cannot seek is read from its start: that may outlast any token."""
+    world = new_world(guarded, Renewing("alice"))
+    target = world.repository(writable=True, upload=UploadSettings(way="chunks", chunk_size=20_000))
+    opened = []
+
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            if len(opened) > 1 and self.tell() < 60_000:
+                guarded.expire_tokens()
+            return super().read(size)
+
+    def expire_once(request, reply):
+        if len(guarded.seen("PATCH", "/uploads/")) == 4:
+            guarded.expire_tokens()
+        return reply
+
+    guarded.fault("PATCH", "/uploads/", expire_once)
+
+    def open_content():
+        opened.append(1)
+        return Slow(BLOB)
+
+    target.push(describe(BLOB), open_content)
+
+    assert guarded.blobs[str(describe(BLOB).digest)] == BLOB
+    assert len(opened) == 2
+
+
 @pytest.mark.slow
 def test_a_real_registry_with_tokens_of_seconds_is_pushed_to_and_read_slowly(tmp_path, require_tool):
     require_tool("docker-registry")
@@ -160,7 +189,7 @@ def test_a_real_registry_with_tokens_of_seconds_is_pushed_to_and_read_slowly(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["put"])
+@pytest.mark.parametrize("way", ["put", "chunks"])
 def test_a_real_registry_that_refuses_tokens_in_the_middle_of_a_throttled_upload_gets_the_whole_blob(
     tmp_path, require_tool, way, caplog
 ):
