@@ -7,6 +7,7 @@ own checksums mostly catch, and to what is in it before the checksums are made, 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 import shutil
@@ -20,7 +21,7 @@ import zstandard
 
 from envbuilder.digest import Digest
 from envbuilder.errors import EnvbuilderError
-from envbuilder.layer.chunks import parse_index, skippable
+from envbuilder.layer.chunks import ChunkIndex, parse_index, skippable
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.frames import FrameWriter, read_chunk
 from envbuilder.layer.tar import write_tar
@@ -228,10 +229,28 @@ def _layer(rng: random.Random) -> bytes:
     frame = out.getvalue()[chunk.blob_offset : chunk.blob_offset + chunk.blob_size]
     if rng.random() < 0.3:
         frame = zstandard.ZstdCompressor().compress(bytes(rng.choice((0, 1 << 20, 1 << 26))))
+    if rng.random() < 0.5:
+        # An index that promises the damage: its checksum holds, so the decoder itself has to find it.
+        frame = _in_blocks(frame, rng) or b"x"
+        size = rng.choice((chunk.size, chunk.size, 1, 16 << 20))
+        index = ChunkIndex(
+            offsets=(0, size), blob_offsets=(0, len(frame)), checksums=hashlib.sha256(frame).digest()
+        ).dump()
+        return struct.pack("<I", len(index)) + index + frame
     index = _maybe(framed.index.dump(), rng, 0.7)
     if rng.random() < 0.3:
         index = skippable(index)
     return struct.pack("<I", len(index)) + index + _maybe(frame, rng, 0.7)
+
+
+def _in_blocks(frame: bytes, rng: random.Random) -> bytes:
+    """``frame`` with damage behind its header, which still promises the same size (RFC 8878, 3.1.1)."""
+    header = zstandard.frame_header_size(frame)
+    body = damaged(frame[header:], rng)
+    if rng.random() < 0.3 and len(body) >= 3:
+        # A block of another type or size, last or not.
+        body = (rng.randrange(len(body) * 16) & 0xFFFFFF).to_bytes(3, "little") + body[3:]
+    return frame[:header] + body
 
 
 def _read_layer(data: bytes, scratch: Path) -> None:  # noqa: ARG001  a Reader's signature
