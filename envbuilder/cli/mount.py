@@ -12,6 +12,7 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.mount import BadMountPoint, mount, require_root
 
@@ -29,6 +30,7 @@ def command(app: App, reference: str, directory: Path, writable: bool, full: boo
     What is read is fetched, verified and kept on this node; the rest is not. End it with unmount.
     """
     source = open_source(app, reference)
+    check_trust(app, source)
     image = open_image(source.target, source.what, host_platform_of())
     value = {"directory": str(directory.absolute()), "pinned": source.pinned, "writable": writable}
     if dry_run:

@@ -30,6 +30,7 @@ def command(app: App, reference: str, destination: str, platform: str, dry_run: 
             reference=reference,
             destination=destination,
             platform=Platform.parse(platform) if platform else None,
+            trusted=True,
             dry_run=dry_run,
         ),
     )

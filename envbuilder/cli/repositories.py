@@ -30,17 +30,19 @@ def repository(
     *,
     writable: bool = False,
     mount_from: Sequence[str] = (),
+    deleting: bool = False,
 ) -> RegistryTarget:
     """The repository that ``reference`` names, with this machine's memory of its registry.
 
-    What a registry holds is remembered for writing only: a reader gets what it asks for or an error.
+    What a registry holds is remembered for writing only: a reader gets what it asks for or an error. Who deletes
+    (``deleting``) must forget it.
     """
     return RegistryTarget(
         reference,
         client,
         writable=writable,
         mount_from=mount_from,
-        known=KnownBlobs(app.cache_directory / "registries") if writable else None,
+        known=KnownBlobs(app.cache_directory / "registries") if writable or deleting else None,
         capabilities=capabilities(app),
         upload=_upload(app, reference.host),
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size, pairs
 from envbuilder.cli.targets import host_platform_of, open_source
-from envbuilder.cli.trust import check_policy
+from envbuilder.cli.trust import check_trust
 from envbuilder.oci.platform import Platform
 from envbuilder.resolve.resolver import resolve
 
@@ -28,8 +26,7 @@ def command(app: App, reference: str, platform: str, policy: str) -> Result:
     """
     parsed = Platform.parse(platform) if platform else host_platform_of()
     source = open_source(app, reference)
-    policy = policy or app.settings.get("resolve.policy")
-    trust = check_policy(source, Path(policy)) if policy else None
+    trust = check_trust(app, source, policy)
     resolution = resolve(source.target, source.what, parsed, asked=reference, pinned=source.pinned)
     text = pairs(
         {

@@ -16,6 +16,7 @@ from envbuilder.cli.command_last import CommandLast
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
+from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.run import RunOptions, run_image
 from envbuilder.mount.traces import TraceSearch
@@ -61,6 +62,7 @@ def command(
     if report is not None and not report.absolute().parent.is_dir():
         raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
     source = open_source(app, reference)
+    check_trust(app, source)
     search = TraceSearch(source.target)
     traced = app.mount_settings().trace and not full and not dry_run
     image = open_image(source.target, source.what, host_platform_of(), chosen=search.begin if traced else None)

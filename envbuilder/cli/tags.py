@@ -55,7 +55,7 @@ def open_place(app: App, text: str) -> LayoutTarget | RegistryTarget:
     reference = parse_reference(text)
     match reference:
         case RegistryReference():
-            return repository(app, reference, registry_client(app))
+            return repository(app, reference, registry_client(app), deleting=True)
         case LayoutReference():
             return LayoutTarget(reference.directory)
         case _:

@@ -28,7 +28,6 @@ from envbuilder.oci.reference import (
     RegistryReference,
     parse_reference,
 )
-from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import NotFound, RangeTarget, SerialTarget, Target
@@ -121,7 +120,7 @@ def writable(app: App, source: Source) -> Target:
     """
     match source.reference:
         case RegistryReference():
-            return RegistryTarget(source.reference, registry_client(app), writable=True)
+            return repository(app, source.reference, registry_client(app), writable=True)
         case ArchiveReference():
             raise InvalidReference(
                 f"{source.pinned}: an archive cannot be added to", hint="Pull it into a layout first (oci:DIR)."

@@ -15,6 +15,7 @@ from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import repository
 from envbuilder.cli.targets import Source, follow, host_platform_of, open_destination, open_source
+from envbuilder.cli.trust import check_trust
 from envbuilder.custom.docker_archive import DockerArchiveTarget, write_docker_archive
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
@@ -37,6 +38,7 @@ class Transfer:
 
     platform: only its image, not the whole index. referrers: signatures, SBOMs and the like too.
     mount_from: repositories of the destination's registry that may hold the layers.
+    trusted: the source must meet this machine's trust policy, if it has one.
     """
 
     what: str
@@ -45,6 +47,7 @@ class Transfer:
     platform: Platform | None = None
     referrers: bool = False
     mount_from: Sequence[str] = ()
+    trusted: bool = False
     dry_run: bool = False
 
 
@@ -52,6 +55,9 @@ def transfer(app: App, asked: Transfer) -> Result:
     """Copy as ``asked``; the Result of the verb."""
     started = time.monotonic()
     source = _source(app, asked.reference)
+    if asked.trusted:
+        # Signed is what the reference names: the whole index, before one platform is taken of it.
+        check_trust(app, source)
     if asked.platform is not None:
         source = _one_platform(source, asked.platform)
     if asked.destination.startswith(_DOCKER_ARCHIVE):

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envbuilder.cli.app import App
 from envbuilder.cli.targets import Source
 from envbuilder.oci.reference import ArchiveReference, LayoutReference, RegistryReference
 from envbuilder.registry.policy import Trust, enforce, load_policy
+
+
+def check_trust(app: App, source: Source, policy: str = "") -> Trust | None:
+    """Why ``source`` may be used on this machine: under the policy in a file, else that of ``resolve.policy``.
+
+    None: there is neither. Whatever follows must use ``source``, whose digest is fixed, and not look its tag up again.
+
+    Raises:
+        As ``check_policy``.
+    """
+    policy = policy or app.settings.get("resolve.policy")
+    return check_policy(source, Path(policy)) if policy else None
 
 
 def check_policy(source: Source, policy: Path) -> Trust:

@@ -31,6 +31,11 @@ class RegistryTags:
     _registry: Registry
     _repository: str
     _call: Callable[..., Call]
+    _save: Callable[[], None]
+
+    def forget(self) -> bool:
+        """Ask the registry anew from now on; whether anything was only remembered."""
+        raise NotImplementedError
 
     def tag_names(self) -> tuple[str, ...]:
         """Every tag, sorted.
@@ -73,6 +78,9 @@ class RegistryTags:
             scopes=(f"repository:{self._repository}:pull,push,delete", f"repository:{self._repository}:delete"),
             why=f"delete {what}",
         )
+        # Before, not after: who is killed in between remembers too little, never too much.
+        if self.forget():
+            self._save()
         try:
             answer = self._registry.request(call, (200, 202, 204))
         except (Rejected, Denied) as error:

@@ -1,6 +1,7 @@
 """Artifacts, signatures, tags and collection from the command line, against Debian's docker-registry."""
 
 import json
+import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -66,3 +67,62 @@ def test_a_repository_is_collected_after_it_was_shown(fresh, there, layout):
     fresh("gc", there, "--expire", "*")
 
     assert json.loads(fresh("tags", there, "--json").stdout)["tags"] == []
+
+
+def test_what_was_collected_is_forgotten_and_pushed_again(fresh, registry, layout, tmp_path, require_tool):
+    """A push trusts its memory of a day; who deletes must not leave it behind."""
+    here, place = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}, f"{registry.host}/trust/collected"
+    fresh("push", f"oci:{layout}", f"{place}:1", **here)
+    assert "is this blob there" not in fresh("push", f"oci:{layout}", f"{place}:1", "--debug", **here).stderr
+
+    fresh("gc", place, "--expire", "*", **here)
+    swept = [require_tool("docker-registry"), "garbage-collect", str(registry.directory / "config.yml")]
+    subprocess.run(swept, check=True, capture_output=True)
+    again = fresh("push", f"oci:{layout}", f"{place}:1", "--debug", **here).stderr
+
+    assert "is this blob there" in again
+    assert "MANIFEST_BLOB_UNKNOWN" not in again
+    fresh("pull", f"{place}:1", "--to", f"oci:{tmp_path}/back:1")
+
+
+def test_attaching_and_signing_remember_what_the_registry_cannot_do(fresh, there, keys, tmp_path):
+    here = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+    (tmp_path / "note.txt").write_text("hello")
+    words = ("attach", f"{there}:1", str(tmp_path / "note.txt"), "--type", "text/plain", "--debug")
+    assert "/referrers/" in fresh(*words, **here).stderr
+
+    assert "/referrers/" not in fresh(*words, "--annotation", "a=b", **here).stderr
+    assert "/referrers/" not in fresh("sign", f"{there}:1", "--key", str(keys[0]), "--debug", **here).stderr
+
+
+def test_an_image_that_the_policy_denies_never_starts(fresh, there, registry, keys, tmp_path):
+    (tmp_path / "policy.toml").write_text(
+        f'[[rule]]\nimages = ["{registry.host}/trust/**"]\nany-of = [{{ key = "{keys[1].name}" }}]\n'
+    )
+    under = {"ENVBUILDER_RESOLVE_POLICY": str(tmp_path / "policy.toml")}
+    place = tmp_path / "root"
+
+    for words in (
+        ("run", f"{there}:1", "--", "true"),
+        ("run", f"{there}:1", "--dry-run", "--", "true"),
+        ("mount", f"{there}:1", str(place)),
+        ("pull", f"{there}:1"),
+        ("pull", f"{there}:1", "--to", f"oci:{tmp_path}/there:1"),
+    ):
+        assert "no signature at all" in fresh(*words, status=3, **under).stderr
+    assert not place.exists()
+    assert not (tmp_path / "state").exists()
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "there").exists()
+
+    fresh("sign", f"{there}:1", "--key", str(keys[0]))
+    fresh("run", f"{there}:1", "--dry-run", "--", "true", **under)
+    fresh("pull", f"{there}:1", **under)
+
+
+def test_an_image_that_no_rule_is_about_never_starts(fresh, there, layout, tmp_path):
+    (tmp_path / "policy.toml").write_text('[[rule]]\nimages = ["elsewhere.example/**"]\nunsigned = true\n')
+    under = {"ENVBUILDER_RESOLVE_POLICY": str(tmp_path / "policy.toml")}
+
+    assert "no rule" in fresh("run", f"{there}:1", "--", "true", status=3, **under).stderr
+    assert "no rule" in fresh("run", f"oci:{layout}", "--", "true", status=3, **under).stderr
