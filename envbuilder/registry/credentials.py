@@ -152,6 +152,7 @@ class ConfigCredentials:
     ) -> None:
         self._files, self._inline, self._run, self._clock = tuple(files), inline, runner, clock
         self._lock = threading.Lock()
+        self._asking: dict[tuple[str, str], threading.Lock] = {}
         self._configs: tuple[DockerConfig, ...] | None = None
         self._said: dict[tuple[str, str], tuple[float, Credential | None]] = {}
         self._refused: set[str] = set()
@@ -168,9 +169,10 @@ class ConfigCredentials:
         with self._lock:
             if self._configs is None:
                 self._configs = self._read()
-            for config in self._configs:
-                if found := self._find(config, host, repository):
-                    return found
+            configs = self._configs
+        for config in configs:
+            if found := self._find(config, host, repository):
+                return found
         return None
 
     def refused(self, host: str) -> None:
@@ -207,15 +209,22 @@ class ConfigCredentials:
         return Found(said, f"{config.source}: credsStore: docker-credential-{config.store}") if said else None
 
     def _ask(self, helper: str, host: str) -> Credential | None:
-        key, now = (helper, host), self._clock()
-        if key in self._said:
-            asked, said = self._said[key]
-            if now - asked < (_HELPER_AGAIN_S if host in self._refused else _HELPER_CACHE_S):
-                return said
-        self._refused.discard(host)
-        said = self._run_helper(helper, HUB_KEY if host in HUB_HOSTS else host)
-        self._said[key] = (now, said)
-        return said
+        key = (helper, host)
+        with self._lock:
+            single = self._asking.setdefault(key, threading.Lock())
+        # It may wait for a cloud or a person: only who asks about the same host waits too.
+        with single:
+            now = self._clock()
+            with self._lock:
+                life_s = _HELPER_AGAIN_S if host in self._refused else _HELPER_CACHE_S
+                asked, said = self._said.get(key, (now - life_s, None))
+                if now - asked < life_s:
+                    return said
+                self._refused.discard(host)
+            said = self._run_helper(helper, HUB_KEY if host in HUB_HOSTS else host)
+            with self._lock:
+                self._said[key] = (now, said)
+            return said
 
     def _run_helper(self, helper: str, server: str) -> Credential | None:
         program = f"docker-credential-{helper}"

@@ -1,5 +1,7 @@
 import base64
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,30 @@ def test_a_helper_is_asked_again_after_a_refusal_but_not_in_a_loop(tmp_path):
     now[0] = 100
     found.find("r.io", "")
     assert len(helper.calls) == 2
+
+
+def test_a_slow_helper_holds_up_its_own_host_only_and_is_asked_once(tmp_path):
+    begun, go_on, answer = threading.Event(), threading.Event(), {"Username": "alice", "Secret": "s3cret"}
+
+    class Slow(Helper):
+        def __call__(self, argv, *, stdin=b"", **options):
+            if stdin == b"slow.io":
+                begun.set()
+                assert go_on.wait(10)
+            return super().__call__(argv, stdin=stdin)
+
+    helper = Slow(answer)
+    credentials = source(tmp_path, {"credsStore": "pass", "auths": {"file.io": entry()}}, runner=helper)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(credentials.find, "slow.io", "") for _ in range(3)]
+        assert begun.wait(10)
+        others = [pool.submit(credentials.find, host, "").result(10) for host in ("file.io", "quick.io")]
+        credentials.refused("quick.io")
+        go_on.set()
+
+    assert others == [ALICE, ALICE]
+    assert [each.result() for each in waiting] == [ALICE] * 3
+    assert [stdin for _, stdin in helper.calls] == [b"quick.io", b"slow.io"]
 
 
 def test_the_store_is_asked_for_hosts_without_an_entry_of_their_own(tmp_path):
