@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,9 +20,11 @@ from envbuilder.cli.predictions import check_predicted, read_predicted, record_p
 from envbuilder.cli.project import artifact_cache, fresh_locks, read_lock
 from envbuilder.cli.targets import host_platform_of, open_destination, open_source, store_tag
 from envbuilder.digest import Descriptor
-from envbuilder.image.build import build_image, missing_plans
+from envbuilder.image.attached import all_attached, copy_attached
+from envbuilder.image.build import build_image, document, missing_plans
 from envbuilder.image.inspect import open_image
 from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
+from envbuilder.image.reread import read_layers
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, plan
@@ -33,7 +36,7 @@ from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.copy import DEFAULT_JOBS, copy
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.target import Target
+from envbuilder.store.target import SerialTarget, Target
 
 #: Where artefacts come from: this machine's indexes and mirrors, or an archive.
 _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
@@ -65,7 +68,8 @@ def command(
     """Build the images of environments from their locks, into the store. Prints the digests.
 
     Layers that the store has are reused; artefacts are fetched only for layers that must be made. What
-    lockfiles/ENV/<platform>.digests predicts and the place of --to has whole is not made at all.
+    lockfiles/ENV/<platform>.digests predicts and the place of --to has whole is not made at all. Locks, SBOMs
+    and provenance are attached to the image and go with it.
     Nothing runs in a container, and no root is needed.
     """
     if destination and len(environments) > 1:
@@ -116,15 +120,17 @@ def _build(
     expected = None if record else predicted
     promised = expected.image if expected and expected.key == key else recall(store, key)
     # A place that has all of it already: nothing is fetched and nothing made.
-    known = _look(target, promised, lock, plans) if target else None
+    known = _look(target, promised, lock, plans) if target and promised else None
     rows: list[dict[str, Any]] = []
     sent, was_made = 0, False
     if target and known:
         target.tag(known.descriptor, tag)
     else:
-        known = _look(store, recall(store, key) or promised, lock, plans)
+        found = recall(store, key) or promised
+        known = find_image(store, found, lock, plans) if found else None
         if known:
             store.tag(known.descriptor, here)
+            document(store, locks, known.descriptor, partial(_layers, store, known))
         else:
             known, rows, sent = _make(app, locks, store, source, target, jobs, tag=here, expected=expected)
             remember(store, key, known.descriptor)
@@ -133,7 +139,7 @@ def _build(
         check_predicted(expected, made, lock)
         record_predicted(app, project, lock, made, known=predicted, forced=record)
         if target:
-            sent += copy(store, known.descriptor, target, tag=tag).copied_bytes
+            sent += _send(store, known.descriptor, target, tag)
     value: dict[str, Any] = {
         "name": lock.name,
         "version": lock.version,
@@ -152,8 +158,22 @@ def _build(
     return value
 
 
-def _look(target: Target, what: Descriptor | None, lock: Lock, plans: Sequence[AnyPlan]) -> Known | None:
-    return find_image(target, what, lock, plans) if what else None
+def _look(target: Target, what: Descriptor, lock: Lock, plans: Sequence[AnyPlan]) -> Known | None:
+    """The image ``what`` where it is whole, what a build attaches to it included."""
+    known = find_image(target, what, lock, plans)
+    return known if known and all_attached(target, known.descriptor) else None
+
+
+def _layers(store: LayoutTarget, known: Known) -> list[Layer]:
+    return read_layers(store, known.image.manifest.layers, known.predicted)
+
+
+def _send(store: LayoutTarget, what: Descriptor, target: Target, tag: str) -> int:
+    """Copy an image and what was attached to it; bytes moved."""
+    sent = copy(store, what, target, tag=tag, finish=False).copied_bytes + copy_attached(store, what, target)
+    if isinstance(target, SerialTarget):
+        target.finish(what)
+    return sent
 
 
 def _make(

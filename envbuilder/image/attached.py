@@ -11,6 +11,7 @@ from envbuilder.errors import IntegrityError
 from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.model import Lock
 from envbuilder.oci import media_types
+from envbuilder.store.copy_referrers import copy_referrers
 from envbuilder.store.referrers import read_referrer, referrers
 from envbuilder.store.target import NotFound, Target
 
@@ -33,6 +34,18 @@ class BadAttachment(IntegrityError):
 def all_attached(store: Target, subject: Descriptor) -> bool:
     """Whether ``store`` has every document that a build attaches to ``subject``."""
     return {*KINDS} <= {each.artifact_type for each in referrers(store, subject)}
+
+
+def copy_attached(source: Target, subject: Descriptor, target: Target) -> int:
+    """Let ``target``, which has the image ``subject``, have what a build attached to it in ``source``; bytes moved.
+
+    Raises:
+        As any copy (store/copy_referrers.py).
+    """
+    there = {each.digest for each in referrers(target, subject)}
+    if there >= {each.digest for each in referrers(source, subject) if each.artifact_type in KINDS}:
+        return 0
+    return copy_referrers(source, subject, target, types=KINDS).copied_bytes
 
 
 def attached(target: Target, subject: Descriptor, kind: str) -> tuple[tuple[str, bytes], ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from envbuilder.digest import Descriptor
 from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
@@ -113,9 +114,17 @@ def build_image(
     for what, data in image.blobs.items():
         store.push(what, partial(io.BytesIO, data))
     store.tag(image.descriptor, tag)
-    if documents and not all_attached(store, image.descriptor):
-        importlib.import_module("envbuilder.image.documents").attach_documents(store, locks, image)
+    if documents:
+        document(store, locks, image.descriptor, lambda: layers)
     return Built(image=image, reused=frozenset(reused))
+
+
+def document(
+    store: LayoutTarget, locks: Sequence[Lock], image: Descriptor, layers: Callable[[], Sequence[Layer]]
+) -> None:
+    """Attach to ``image``, which is in ``store``, what a build attaches, unless all of that is there."""
+    if not all_attached(store, image):
+        importlib.import_module("envbuilder.image.documents").attach_documents(store, locks, image, layers())
 
 
 def _assemble(lock: Lock, layers: Sequence[Layer]) -> Image:

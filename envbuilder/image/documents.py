@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from envbuilder.digest import Descriptor, describe
-from envbuilder.image.assemble import Image
 from envbuilder.image.licences import licences
 from envbuilder.image.provenance import provenance
 from envbuilder.image.sbom import cyclonedx, spdx
+from envbuilder.layer.model import Layer
 from envbuilder.lock.codec import dump
 from envbuilder.lock.model import Lock
 from envbuilder.oci import media_types
@@ -22,15 +22,16 @@ from envbuilder.store.referrers import attach
 from envbuilder.store.target import Target
 
 
-def attach_documents(store: LayoutTarget, locks: Sequence[Lock], image: Image) -> tuple[Descriptor, ...]:
-    """Attach the locks, both SBOMs and the provenance to ``image``, which is in ``store``."""
-    subject = image.descriptor
-    known, lock = licences(image.layers, store), locks[-1]
+def attach_documents(
+    store: LayoutTarget, locks: Sequence[Lock], subject: Descriptor, layers: Sequence[Layer]
+) -> tuple[Descriptor, ...]:
+    """Attach the locks, both SBOMs and the provenance to the image ``subject`` of ``layers``, which is in ``store``."""
+    known, lock = licences(layers, store), locks[-1]
     documents: tuple[tuple[str, str, list[tuple[str, bytes]]], ...] = (
         (media_types.LOCK_ARTIFACT, media_types.LOCK_TOML, [(f"{each.name}.lock.toml", dump(each)) for each in locks]),
         (media_types.CYCLONEDX, media_types.CYCLONEDX, [("sbom.cdx.json", cyclonedx(lock, subject.digest, known))]),
         (media_types.SPDX, media_types.SPDX, [("sbom.spdx.json", spdx(lock, subject.digest, known))]),
-        (media_types.IN_TOTO, media_types.IN_TOTO, [("provenance.json", provenance(locks, subject, image.layers))]),
+        (media_types.IN_TOTO, media_types.IN_TOTO, [("provenance.json", provenance(locks, subject, layers))]),
     )
     return tuple(attach_document(store, subject, kind, media_type, parts) for kind, media_type, parts in documents)
 

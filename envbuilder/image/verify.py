@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import zstandard
 
@@ -19,6 +19,7 @@ from envbuilder.errors import EnvbuilderError, IntegrityError
 from envbuilder.image.attached import attached_locks
 from envbuilder.image.build import Finished, build_image
 from envbuilder.image.inspect import OpenImage
+from envbuilder.image.reread import layer_tar
 from envbuilder.lock.model import Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
@@ -116,7 +117,7 @@ def _project_files(lock: Lock, source: Target, image: OpenImage, folder: Path) -
     )
     if not wanted or top is None:
         return
-    with source.fetch(top) as stored, _tar(stored) as tar:
+    with source.fetch(top) as stored, layer_tar(stored) as tar:
         for info in tar:
             rule = wanted.get(info.name)
             if rule is not None and (data := tar.extractfile(info)) is not None:
@@ -145,7 +146,7 @@ def first_difference(one: Target, theirs: Descriptor, two: Target, ours: Descrip
 
 
 def _listing(stored: BinaryIO) -> Iterator[Mapping[str, str]]:
-    with _tar(stored) as tar:
+    with layer_tar(stored) as tar:
         for info in tar:
             digest = hashlib.sha256()
             if info.isreg() and (data := tar.extractfile(info)) is not None:
@@ -165,11 +166,6 @@ def _listing(stored: BinaryIO) -> Iterator[Mapping[str, str]]:
 
 
 _TYPES = {tarfile.REGTYPE: stat.S_IFREG, tarfile.DIRTYPE: stat.S_IFDIR, tarfile.SYMTYPE: stat.S_IFLNK}
-
-
-def _tar(stored: BinaryIO) -> tarfile.TarFile:
-    plain = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
-    return tarfile.open(fileobj=cast("BinaryIO", plain), mode="r|", errors="surrogateescape")
 
 
 def layers_of(rows: Sequence[Compared]) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from envbuilder.digest import Descriptor, Digest
@@ -29,9 +30,17 @@ class ReferrersReport:
 
 
 def copy_referrers(
-    source: Target, root: Descriptor, target: Target, *, jobs: int = DEFAULT_JOBS, progress: Progress | None = None
+    source: Target,
+    root: Descriptor,
+    target: Target,
+    *,
+    types: Collection[str] | None = None,
+    jobs: int = DEFAULT_JOBS,
+    progress: Progress | None = None,
 ) -> ReferrersReport:
     """Let ``target``, which has ``root``, have the referrers of all its manifests too, listed there as here.
+
+    types: only referrers of these artifact types.
 
     Raises:
         TooManyReferrers: over a cap. ForeignReferrer: a list names what is no referrer. As any copy.
@@ -41,6 +50,8 @@ def copy_referrers(
     level = _manifests(source, root)
     for _ in range(MAX_LEVELS):
         found = [(subject, each) for subject in level for each in referrers(source, subject)]
+        if types is not None:
+            found = [(subject, each) for subject, each in found if each.artifact_type in types]
         level = []
         for subject, each in found:
             if each.digest in done:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from envbuilder.image.attached import KINDS
+
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 
@@ -33,3 +35,28 @@ def test_the_attached_sboms_are_printed_as_they_are(hello):
     assert spdx["spdxVersion"] == "SPDX-2.3"
     assert cyclonedx["metadata"]["component"]["hashes"][0]["content"] == hello.digest.partition(":")[2]
     assert {each["name"] for each in cyclonedx["components"]} >= {"libc6", "python3.13", "numpy"}
+
+
+def test_a_build_that_goes_to_a_registry_can_be_read_and_verified_there(cli, registry, hello, tmp_path):
+    there = f"{registry.host}/verified/hello:1"
+    cli("build", "hello", "--to", there)
+
+    listed = cli.json("discover", there)
+    spdx = json.loads(cli("inspect", there, "--sbom", "spdx").stdout)
+    verified = cli.json("verify", there, "--work", str(tmp_path / "work"))
+
+    assert {each["artifactType"] for each in listed["referrers"]} >= {*KINDS}
+    assert "numpy" in {each["name"] for each in spdx["packages"]}
+    assert verified["digest"] == hello.digest
+
+
+def test_documents_that_a_registry_lacks_are_sent_with_the_next_build(cli, registry, hello):
+    there = f"{registry.host}/documents/hello:1"
+    cli("push", "hello", there)
+    assert not {each["artifactType"] for each in cli.json("discover", there)["referrers"]} & {*KINDS}
+
+    first, second = (cli.json("build", "hello", "--to", there)[0] for _ in range(2))
+
+    assert {each["artifactType"] for each in cli.json("discover", there)["referrers"]} >= {*KINDS}
+    assert first["digest"] == second["digest"] == hello.digest
+    assert first["copied_bytes"] > second["copied_bytes"] == 0

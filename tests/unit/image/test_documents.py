@@ -17,14 +17,18 @@ from envbuilder.image.attached import (
     all_attached,
     attached,
     attached_locks,
+    copy_attached,
 )
 from envbuilder.image.documents import attach_document, attach_documents
 from envbuilder.image.licences import Licensing, licences, of_copyright, of_metadata
+from envbuilder.image.reread import read_layers
 from envbuilder.image.verify import first_difference
 from envbuilder.layer.tree import file, symlink
 from envbuilder.lock.codec import digest, dump
 from envbuilder.lock.model import Parent
+from envbuilder.lock.predicted import PredictedLayer
 from envbuilder.oci import media_types
+from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import referrers
 from envbuilder.testing.layers import layer_of, push_image
@@ -82,7 +86,7 @@ def test_licences_are_read_out_of_the_layers_and_through_their_links(store, imag
 
 
 def test_both_sboms_are_valid_and_name_every_artefact_with_digest_and_licence(store, image, tmp_path):
-    attach_documents(store, [LOCK], image)
+    attach_documents(store, [LOCK], image.descriptor, image.layers)
     ((_, cyclonedx),) = attached(store, image.descriptor, media_types.CYCLONEDX)
     ((_, spdx),) = attached(store, image.descriptor, media_types.SPDX)
     (tmp_path / "a.spdx.json").write_bytes(spdx)
@@ -101,7 +105,7 @@ def test_both_sboms_are_valid_and_name_every_artefact_with_digest_and_licence(st
 
 
 def test_the_provenance_is_a_slsa_statement_about_the_image_with_all_that_went_in(store, image):
-    attach_documents(store, [LOCK], image)
+    attach_documents(store, [LOCK], image.descriptor, image.layers)
     ((_, data),) = attached(store, image.descriptor, media_types.IN_TOTO)
     statement = json.loads(data)
 
@@ -118,15 +122,46 @@ def test_the_same_image_gets_the_same_documents_anywhere(store, image, tmp_path)
     for blob in (image.layers[0].blob, *image.blobs):
         other.push(blob, partial(store.fetch, blob))
 
-    assert attach_documents(store, [LOCK], image) == attach_documents(other, [LOCK], image)
+    assert attach_documents(store, [LOCK], image.descriptor, image.layers) == attach_documents(
+        other, [LOCK], image.descriptor, image.layers
+    )
+
+
+def test_an_image_that_was_pulled_gets_the_documents_that_its_builder_made(store, image, tmp_path):
+    pulled = LayoutTarget(tmp_path / "pulled", create=True)
+    for blob in (image.layers[0].blob, *image.blobs):
+        pulled.push(blob, partial(store.fetch, blob))
+    known = [
+        PredictedLayer(
+            id=each.id, key=each.plan_key, diff_id=each.diff_id, digest=each.blob.digest, size=each.blob.size
+        )
+        for each in image.layers
+    ]
+
+    read = read_layers(pulled, [each.blob for each in image.layers], known)
+
+    assert attach_documents(pulled, [LOCK], image.descriptor, read) == attach_documents(
+        store, [LOCK], image.descriptor, image.layers
+    )
+
+
+def test_only_what_a_build_attaches_goes_with_an_image_and_only_once(store, image, tmp_path):
+    attach_documents(store, [LOCK], image.descriptor, image.layers)
+    attach_document(store, image.descriptor, "application/theirs", "text/plain", [("a", b"a")])
+    there = LayoutTarget(tmp_path / "there", create=True)
+    copy(store, image.descriptor, there, tag="x")
+
+    assert copy_attached(store, image.descriptor, there) > 0
+    assert copy_attached(store, image.descriptor, there) == 0
+    assert {each.artifact_type for each in referrers(there, image.descriptor)} == {*KINDS}
 
 
 def test_documents_are_listed_once_beside_what_others_attached(store, image):
     attach_document(store, image.descriptor, "application/theirs", "text/plain", [("a", b"a")])
     assert not all_attached(store, image.descriptor)
 
-    attach_documents(store, [LOCK], image)
-    attach_documents(store, [LOCK], image)
+    attach_documents(store, [LOCK], image.descriptor, image.layers)
+    attach_documents(store, [LOCK], image.descriptor, image.layers)
 
     assert all_attached(store, image.descriptor)
     listed = [each.artifact_type for each in referrers(store, image.descriptor)]
@@ -135,7 +170,7 @@ def test_documents_are_listed_once_beside_what_others_attached(store, image):
 
 def test_the_locks_of_an_image_come_back_as_one_chain(store, image):
     child = replace(LOCK, name="c", parent=Parent(name="x", lock_digest=digest(LOCK)), layers=(*LOCK.layers, "c/top"))
-    attach_documents(store, [LOCK, child], image)
+    attach_documents(store, [LOCK, child], image.descriptor, image.layers)
 
     assert attached_locks(store, image.descriptor, digest(child)) == (LOCK, child)
 
