@@ -44,6 +44,7 @@ class Inode:
     tail: of a regular file, if not empty: its bytes behind the last whole block, which the image then
         holds itself and pads with zeros; else a mapping shows what follows the file in the device.
     target: of a symbolic link. rdev: (major, minor) of a device. children: of a directory, by name.
+    mtime_s: None for the time of the whole image, which costs nothing.
     """
 
     mode: int
@@ -56,6 +57,7 @@ class Inode:
     rdev: tuple[int, int] = (0, 0)
     xattrs: tuple[tuple[str, bytes], ...] = ()
     children: Mapping[bytes, Inode] = field(default_factory=dict)
+    mtime_s: int | None = None
 
 
 class _Placement:
@@ -91,7 +93,7 @@ class _Placement:
 
 
 def write_erofs(root: Inode, devices: Sequence[Device], *, mtime_s: int, block_bits: int = BLOCK_BITS) -> bytes:
-    """The image of the tree below ``root``; every time stamp is ``mtime_s``.
+    """The image of the tree below ``root``; every time stamp is ``mtime_s``, unless an inode has its own.
 
     Raises:
         ImageTooLarge: over 2^32 blocks in all, over 65535 devices.
@@ -155,7 +157,8 @@ def _number(root: Inode, block: int) -> dict[int, _Placement]:
     for placement in placements.values():
         inode = placement.inode
         placement.xattrs = disk.xattr_area(inode.xattrs, source="EROFS")
-        placement.extended = max(inode.uid, inode.gid, placement.links) > _U16 or inode.size > _U32
+        wide = max(inode.uid, inode.gid, placement.links) > _U16 or inode.size > _U32
+        placement.extended = wide or inode.mtime_s is not None
     return placements
 
 
@@ -240,6 +243,7 @@ def _write(
     count = 1 + (len(placement.xattrs) - 12) // 4 if placement.xattrs else 0
     owner = (inode.uid, inode.gid)
     if placement.extended:
+        mtime_s = mtime_s if inode.mtime_s is None else inode.mtime_s
         head = disk.extended_inode(
             layout, count, inode.mode, placement.links, size, where, placement.number, owner, mtime_s
         )

@@ -87,6 +87,7 @@ class Placed:
         them; filled for ELF shared objects only, so that ld.so.cache is made without the bytes.
     tail: the bytes behind the last whole 4096, of a file whose end is the end of a tar block: no zero
         follows it in the tar, so EROFS metadata must hold the end (docs/formats/lazy-index.md).
+    mtime_s: seconds since the epoch; of entries that we write always SOURCE_EPOCH_S.
     """
 
     path: str
@@ -101,3 +102,4 @@ class Placed:
     soname: str = ""
     elf_flags: int = 0
     tail: bytes = b""
+    mtime_s: int = SOURCE_EPOCH_S

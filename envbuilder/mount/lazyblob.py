@@ -15,6 +15,7 @@ from envbuilder.mount.chunkstore import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.request import Device
+from envbuilder.mount.spans import SpanMap
 
 #: Called with the error, or None when the bytes are local.
 Done = Callable[[OSError | None], None]
@@ -39,7 +40,7 @@ class LazyBlob:
     def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
         self.number, self.device, self.size = number, device, device.size
         self._wanting, self._counters = wanting, counters
-        self.index: ChunkIndex | None = None
+        self.index: ChunkIndex | SpanMap | None = None
         self.stored: StoredBlob | None = None
         self._chunk_size = 0
         self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -53,7 +54,7 @@ class LazyBlob:
         stored.with_pages()
         self.stored = stored
 
-    def opened(self, index: ChunkIndex, stored: StoredBlob) -> None:
+    def opened(self, index: ChunkIndex | SpanMap, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
         step = index.offsets[1]
         regular = all(offset == number * step for number, offset in enumerate(index.offsets[:-1]))

@@ -27,6 +27,8 @@ from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount import kernel
 from envbuilder.mount.counters import Snapshot, read_counters
+from envbuilder.mount.eviction import NO_QUOTA, Quota
+from envbuilder.mount.foreign import ForeignImage, foreign_image
 from envbuilder.mount.prepare import device_sizes, metadata_file
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
 from envbuilder.mount.state import MountFolder, Record, clear, folders, reap
@@ -74,6 +76,8 @@ class MountSettings:
     state_dir: what is mounted (/run/envbuilder); cache_dir: chunks, metadata, unpacked trees; must be on an
     ordinary disk. wait_limit_s: how long a read waits for a registry that is away before it fails.
     background: fetch the rest of the image while it runs. trace: use the image's start-up trace.
+    quota: what the chunks on this node may take.
+    layer_indexes: believe checkpoint indexes that a registry has beside gzip layers (foreign.py).
     """
 
     state_dir: Path
@@ -83,6 +87,8 @@ class MountSettings:
     wait_limit_s: float = 300.0
     background: bool = False
     trace: bool = True
+    quota: Quota = NO_QUOTA
+    layer_indexes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +326,21 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
             fetch_all=wanted.full,
             trace=trace,
             record=wanted.record,
+            quota=settings.quota,
+            origin=source.name,
+        )
+    elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):
+        metadata = foreign.metadata
+        serving = Serving(
+            image=name,
+            devices=foreign.devices,
+            store=cache / "chunks",
+            source=pickle.dumps(source),
+            connections=settings.connections,
+            wait_limit_s=settings.wait_limit_s,
+            background=settings.background,
+            fetch_all=wanted.full,
+            record=wanted.record,
         )
     else:
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
@@ -337,6 +358,15 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
         detached=wanted.detached,
         read_ahead=read_ahead,
     )
+
+
+def _foreign(
+    image: OpenImage, source: RangeTarget, settings: MountSettings, progress: Progress | None
+) -> ForeignImage | None:
+    if len(image.manifest.layers) > kernel.MAX_DEVICES:
+        return None
+    told = progress or (lambda _done, _total: None)
+    return foreign_image(image, source, settings.cache_dir, progress=told, trusted=settings.layer_indexes)
 
 
 def _checked(directory: Path) -> Path:

@@ -26,6 +26,7 @@ from envbuilder.mount.lazyblob import LazyBlob
 from envbuilder.mount.request import Device
 from envbuilder.mount.rounds import WHOLE, Share
 from envbuilder.mount.schedule import Schedule
+from envbuilder.mount.spans import SpanMap, read_spans
 from envbuilder.store.target import PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Fetcher:
             self._schedule.want_rest(eager=False)
         complete = self._store.is_complete
         if not foreseen:
-            self._schedule.want_indexes([b for b in self.blobs if not complete(b.device.blob.digest, b.size)])
+            self._schedule.want_indexes([b for b in self.blobs if not complete(b.device.stored_as, b.size)])
         for number in range(self._connections):
             thread = threading.Thread(target=self._work, name=f"fetch-{number}", daemon=True)
             thread.start()
@@ -207,11 +208,11 @@ class Fetcher:
         """Get the chunk index, from the store or the source, and plan the reads that wait for it."""
         descriptor = blob.device.blob
         source = f"layer {descriptor.digest}"
-        index = self._read_index(descriptor, source)
+        index = read_spans(blob.device) or self._read_index(descriptor, source)
         if index.size != blob.size or len(index) == 0:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
         if (stored := blob.stored) is None:
-            stored = self._store.open(descriptor.digest, index.offsets[:-1], index.size)
+            stored = self._store.open(blob.device.stored_as, index.offsets[:-1], index.size)
         elif any(offset != number * CHUNK_SIZE for number, offset in enumerate(index.offsets[:-1])):
             raise BadChunk(f"{source}: chunk index: want chunks of {CHUNK_SIZE} bytes, as its pages are counted")
         self._schedule.opened(blob, index, stored)
@@ -250,7 +251,11 @@ class Fetcher:
             if number not in numbers:
                 continue
             chunk = index[number]
-            plain = read_chunk(chunk, part, source=f"layer {blob.device.blob.digest}")
+            layer = f"layer {blob.device.blob.digest}"
+            if isinstance(index, SpanMap):
+                plain = index.read(number, part, source=layer)
+            else:
+                plain = read_chunk(chunk, part, source=layer)
             try:
                 stored.write(number, plain)
             except OSError as error:
@@ -260,7 +265,7 @@ class Fetcher:
         first = index.blob_offsets[span.start + 1] - index.blob_offsets[span.start]
         self._schedule.told(answered - begun, time.monotonic() - answered, size - first)
 
-    def _parts(self, blob: Descriptor, index: ChunkIndex, span: range) -> Iterator[bytes]:
+    def _parts(self, blob: Descriptor, index: ChunkIndex | SpanMap, span: range) -> Iterator[bytes]:
         """The chunks of ``span`` as they lie in the blob, each as soon as the source has it."""
         source = self._source
         assert source is not None

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuilder.digest import Descriptor
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, SpecError, UnavailableError
+from envbuilder.mount.eviction import NO_QUOTA, Quota
 from envbuilder.mount.traces import FoundTrace
 
 _SIZE = struct.Struct("<Q")
@@ -33,10 +34,20 @@ class NoLazyMount(HostError):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One layer blob as EROFS reads it: ``size`` is of the uncompressed tar, in bytes."""
+    """One layer blob as EROFS reads it: ``size`` is of the uncompressed tar, in bytes.
+
+    key, spans: of layers of others (foreign.py): its name in the chunk store, and how it lies in the blob.
+    """
 
     blob: Descriptor
     size: int
+    key: Digest | None = None
+    spans: Path | None = None
+
+    @property
+    def stored_as(self) -> Digest:
+        """Its name in the chunk store."""
+        return self.key or self.blob.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,7 @@ class Serving:
     wait_limit_s: how long a read waits for a source that is away. background: fetch what nobody reads, too.
     fetch_all: fetch everything before the mount is ready. trace: what the start will read, or None.
     record: note every read in ``MountFolder.reads``; nothing is read past us then, whatever is complete.
+    quota: what the store may take. origin: the source, in words.
     """
 
     image: str
@@ -58,6 +70,8 @@ class Serving:
     fetch_all: bool = False
     trace: FoundTrace | None = None
     record: bool = False
+    quota: Quota = NO_QUOTA
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ class _Supervisor:
             self._points = [*made, *self._points]
 
     def _record(self, lower: Path) -> None:
-        request, path = self._request, self._folder.path
+        request, path, serving = self._request, self._folder.path, self._request.serving
         points = [request.directory, lower, path / "blobs"]
         if request.scratch is not None:
             points.insert(1, request.scratch)
@@ -138,32 +138,44 @@ class _Supervisor:
                 points=tuple(dict.fromkeys(str(point) for point in points)),
                 scratch=str(request.scratch or ""),
                 started_at=time.time(),
+                layers=tuple(device.stored_as.hex for device in serving.devices) if serving else (),
+                origin=serving.origin if serving else "",
             )
         )
 
     def _mount_erofs(self, metadata: Path, serving: Serving, target: Path) -> None:
         store = ChunkStore(serving.store)
+        self._hold(store, serving)
         if serving.fetch_all and not self._complete(store, serving):
             self._fetch_all(serving)
+            self._hold(store, serving)
         devices = []
         for number, device in enumerate(serving.devices):
             # A complete blob is an ordinary file: the kernel reads it without us (and whatever becomes of us).
-            if not serving.record and store.is_complete(device.blob.digest, device.size):
-                self._stores.append(store.hold(device.blob.digest))
-                devices.append(store.blob(device.blob.digest) / "data")
+            if not serving.record and store.is_complete(device.stored_as, device.size):
+                devices.append(store.blob(device.stored_as) / "data")
             else:
                 devices.append(self._folder.path / "blobs" / str(number))
         lazy = serving.record or not self._complete(store, serving)
         if lazy:
             self._start_fuse(serving)
         else:
-            self._flusher = self._fork(lambda: worker.flush(serving))
+            self._flusher = self._fork(lambda: worker.flush(serving, self._folder))
         known = kernel.read_ahead_names()
         how = self._mount_somehow(metadata, devices, target)
         if self._request.read_ahead and lazy:
             kernel.set_read_ahead(kernel.read_ahead_names() - known, self._request.read_ahead)
         self._how = f"{how} {'lazy' if lazy else 'direct'}"
         self._points.insert(0, target)
+
+    def _hold(self, store: ChunkStore, serving: Serving) -> None:
+        """Keep what is here of the image from being evicted; workers inherit the locks, and keep them if we die."""
+        for held in self._stores:
+            os.close(held)
+        self._stores = []
+        for device in serving.devices:
+            with suppress(OSError):
+                self._stores.append(store.hold(device.stored_as))
 
     def _mount_somehow(self, metadata: Path, devices: list[Path], target: Path) -> str:
         """Mount from files, and from loop devices if that is what the kernel takes; "erofs" or "loop"."""
@@ -179,7 +191,7 @@ class _Supervisor:
         return "loop"
 
     def _complete(self, store: ChunkStore, serving: Serving) -> bool:
-        return all(store.is_complete(device.blob.digest, device.size) for device in serving.devices)
+        return all(store.is_complete(device.stored_as, device.size) for device in serving.devices)
 
     def _start_fuse(self, serving: Serving) -> None:
         blobs = self._folder.path / "blobs"
@@ -240,7 +252,7 @@ class _Supervisor:
         def progress(done: int, total: int) -> None:
             os.write(writer, f"{done} {total}\n".encode())
 
-        pid = self._fork(lambda: worker.fetch_all(serving, self._folder.counters, progress))
+        pid = self._fork(lambda: worker.fetch_all(serving, self._folder, progress))
         os.close(writer)
         last = 0.0
         with os.fdopen(reader) as lines:

@@ -56,7 +56,7 @@ def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[
         return done
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _only_one(folder / f"{image.descriptor.digest.hex}.lock"):
+        with only_one(folder / f"{image.descriptor.digest.hex}.lock"):
             if done.is_dir():
                 return done
             for leftover in folder.glob(f".{done.name}.*"):
@@ -84,7 +84,7 @@ def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory:
     if layer.media_type not in _TARS:
         raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
     with source.fetch(layer) as stored, plain_tar(stored) as plain:
-        hashing = _Hashing(plain, max(_FREE_SIZE, _MAX_RATIO * layer.size), name)
+        hashing = Hashing(plain, most_bytes(layer.size), name)
         try:
             unpack_tar(hashing, directory, source=name)
             while hashing.read(BLOCK_SIZE):
@@ -95,8 +95,18 @@ def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory:
         raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
 
 
+def most_bytes(stored: int) -> int:
+    """Bytes that a layer of ``stored`` bytes may unpack to."""
+    return max(_FREE_SIZE, _MAX_RATIO * stored)
+
+
 @contextmanager
-def _only_one(lock_file: Path) -> Iterator[None]:
+def only_one(lock_file: Path) -> Iterator[None]:
+    """Hold ``lock_file``: whoever else asks waits.
+
+    Raises:
+        OSError: it cannot be made.
+    """
     lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -105,7 +115,7 @@ def _only_one(lock_file: Path) -> Iterator[None]:
         os.close(lock)
 
 
-class _Hashing:
+class Hashing:
     """Passes at most ``limit`` bytes through and knows their sha256."""
 
     def __init__(self, inner: Readable, limit: int, source: str) -> None:

@@ -37,7 +37,7 @@ _EXTENSIONS = frozenset(
 #: Folders in each other; Python's own rmtree and our walk take a frame for each (its limit is 1000).
 _MAX_DEPTH = 200
 #: Entries of one layer; the largest known images have 1.5 million.
-_MAX_ENTRIES = 4_000_000
+MAX_ENTRIES = 4_000_000
 #: Bytes of a sparse file: its holes cost nothing in the tar, but are written.
 _MAX_SPARSE = 1 << 30
 
@@ -56,10 +56,10 @@ def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
     try:
         own: set[str] = set()  # made by this layer: its own whiteouts do not touch them
         late: list[tuple[str, tarfile.TarInfo]] = []
-        with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", encoding="utf-8", tarinfo=_Member) as tar:
+        with tarfile.open(fileobj=cast("BinaryIO", stream), mode="r|", encoding="utf-8", tarinfo=BoundedMember) as tar:
             for number, info in enumerate(tar):
-                if number >= _MAX_ENTRIES:
-                    raise BadLayer(f"{source}: more than {_MAX_ENTRIES} entries")
+                if number >= MAX_ENTRIES:
+                    raise BadLayer(f"{source}: more than {MAX_ENTRIES} entries")
                 if info.issparse() and info.size > _MAX_SPARSE:
                     raise BadLayer(f"{source}: {info.name[:200]!r}: a sparse file of {info.size} bytes")
                 if path := _lay(root, info, tar, own, source):
@@ -74,11 +74,11 @@ def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
         os.close(root)
 
 
-class _Member(tarfile.TarInfo):
+class BoundedMember(tarfile.TarInfo):
     """A member whose extension headers, which tarfile reads into memory, are bounded."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedMember:
         info = super().frombuf(buf, encoding, errors)
         if info.type in _EXTENSIONS and info.size > _MAX_EXTENSION:
             raise BadLayer(f"a tar header extension of {info.size} bytes, want at most {_MAX_EXTENSION}")

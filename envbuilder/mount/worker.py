@@ -18,6 +18,7 @@ from pathlib import Path
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import PULLER, SLOTS, STREAMER, Counters
+from envbuilder.mount.eviction import enforce
 from envbuilder.mount.fuse import FuseServer
 from envbuilder.mount.kernel import end_with_parent
 from envbuilder.mount.pagemap import CHUNK_PAGES
@@ -25,8 +26,8 @@ from envbuilder.mount.reads import recorder
 from envbuilder.mount.remote import Fetcher
 from envbuilder.mount.replay import await_stream
 from envbuilder.mount.request import Serving
-from envbuilder.mount.rounds import Share
-from envbuilder.mount.state import MountFolder
+from envbuilder.mount.rounds import NOTHING, Share
+from envbuilder.mount.state import MountFolder, in_use
 from envbuilder.mount.stream import stream
 from envbuilder.mount.trace import chunks_of
 from envbuilder.store.target import RangeTarget
@@ -69,22 +70,42 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> No
         fetcher.schedule.want_chunks(list(chunks_of(trace.ranges, CHUNK_PAGES)))
         if trace.covers_most_of([each.size for each in serving.devices]):
             fetcher.schedule.want_rest(eager=True)
-    flushed = fetcher.counters.snapshot().fetched_chunks
+    flushed = fitted = fetcher.counters.snapshot().fetched_chunks
     while any(thread.is_alive() for thread in readers):
         readers[0].join(_FLUSH_QUIET_S)
         fetched = fetcher.counters.snapshot().fetched_chunks
+        if fetched != fitted:
+            fitted = fetched
+            if make_room(serving, folder) and serving.background:
+                _log.warning("%s: chunk store full of what is in use: only what is read is fetched", serving.image)
+                fetcher.schedule.want_rest(eager=False, share=NOTHING)
         if fetched != flushed and fetcher.quiet_s() > _FLUSH_QUIET_S:
             flushed = fetched
             fetcher.flush()
     fetcher.stop()
 
 
-def fetch_all(serving: Serving, counters_file: Path, progress: Callable[[int, int], None]) -> None:
+def make_room(serving: Serving, folder: MountFolder, *, need: int = 0) -> int:
+    """Evict what nobody uses until the store is under its quota; bytes above it that stay. Never raises OSError."""
+    try:
+        plan = enforce(ChunkStore(serving.store), serving.quota, in_use(folder.state_dir), need=need)
+    except OSError as error:
+        _log.warning("chunk store %s: nothing evicted: %s", serving.store, error)
+        return 0
+    if plan.blobs:
+        _log.info("chunk store %s: evicted %d blobs, %d bytes", serving.store, len(plan.blobs), plan.size)
+    return plan.over
+
+
+def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, int], None]) -> None:
     """Get every chunk into the store, with a process for each core: one interpreter cannot fill a fast link.
 
     Raises:
         SourceAway, StoreRefused: see ``Fetcher.fetch_all``.
     """
+    store, counters_file = ChunkStore(serving.store), folder.counters
+    missing = [each.size for each in serving.devices if not store.is_complete(each.stored_as, each.size)]
+    make_room(serving, folder, need=sum(missing))
     count = min(os.cpu_count() or 1, _MAX_PULLERS)
     helpers = [_fork(partial(_fetch_share, serving, counters_file, (number, count))) for number in range(1, count)]
     try:
@@ -137,12 +158,13 @@ def bring(serving: Serving, counters_file: Path, progress: int) -> None:
     stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress)
 
 
-def flush(serving: Serving) -> None:
-    """Make durable what the store has of these blobs; slow, and nobody waits for it."""
+def flush(serving: Serving, folder: MountFolder) -> None:
+    """Make durable what the store has of these blobs, and the store fit its quota; slow, and nobody waits for it."""
     os.nice(19)
+    make_room(serving, folder)
     store = ChunkStore(serving.store)
     for device in serving.devices:
-        store.flush(device.blob.digest, device.size)
+        store.flush(device.stored_as, device.size)
 
 
 def open_source(serving: Serving) -> RangeTarget:

@@ -34,6 +34,15 @@ EROFS_UNCOMPRESSED_DIGEST = "org.erofs.uncompressed-digest"
 EROFS_CHUNK_INDEX_RANGE = "org.erofs.chunk-index.range"
 EROFS_CHUNK_INDEX_DIGEST = "org.erofs.chunk-index.digest"
 
+# Layers with a table of contents that others wrote (mount/toc.py).
+#: Of the JSON in an eStargz layer (stargz-snapshotter docs/estargz.md).
+STARGZ_TOC_DIGEST = "containerd.io/snapshot/stargz/toc.digest"
+#: Prefixes of the keys of a zstd:chunked layer: of containers/storage since 1.48, and before.
+ZSTD_CHUNKED = ("io.github.containers.zstd-chunked", "io.containers.zstd-chunked")
+#: What a checkpoint index of a gzip layer is attached as (docs/formats/foreign-index.md).
+FOREIGN_INDEX_ARTIFACT = "application/vnd.envbuilder.layer-index.v1"
+FOREIGN_INDEX = "application/vnd.envbuilder.layer-index.v1+zstd"
+
 # OCI image-spec annotations.md.
 REF_NAME = "org.opencontainers.image.ref.name"
 TITLE = "org.opencontainers.image.title"
