@@ -25,6 +25,7 @@ SCENARIOS = (
     "latency",
     "registry_blobs",
     "registry_requests",
+    "registry_tokens",
 )
 #: Not met on this run: a target, or what the scenario needs.
 _MISSED, _UNAVAILABLE = 1, 5
