@@ -39,6 +39,8 @@ _MAX_TOKEN_BODY = 1 << 20
 _MAX_TOKEN = 64 << 10
 #: Seconds a token lives when its answer does not say (distribution's token specification).
 _DEFAULT_LIFE_S = 60.0
+#: Characters of a service's name that are shown.
+_MAX_SHOWN = 100
 #: Scopes that 401 answers may add to ours.
 _MAX_EXTRA_SCOPES = 16
 
@@ -76,6 +78,19 @@ class Authorizer:
     def asked(self) -> bool:
         """Whether the registry asked who we are."""
         return self._challenge is not None
+
+    @property
+    def way(self) -> str:
+        """How the registry asks who we are, and where our credentials go, for people."""
+        challenge = self._challenge
+        if challenge is None:
+            return "it asks nobody"
+        if challenge.scheme == "basic":
+            return "Basic: our credentials go to the registry with each request"
+        realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service", "")
+        text = f"Bearer: tokens from {redact_url(realm)} for {service[:_MAX_SHOWN]!r}"
+        is_own = judge(realm, self._origin, self._host, self._transport.settings).is_own
+        return text if is_own else f"{text}; it is on another site and gets no credentials of ours"
 
     def header(self, scopes: tuple[str, ...]) -> str | None:
         """The Authorization header to send for ``scopes``; None before the first challenge, or when anonymous.

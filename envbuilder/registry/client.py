@@ -30,6 +30,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
+from envbuilder.registry.grants import granted
 from envbuilder.registry.purposes import purpose_of
 from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
@@ -134,6 +135,24 @@ class Registry:
     def asks(self) -> bool:
         """Whether it asked who we are."""
         return self._auth.asked
+
+    @property
+    def way(self) -> str:
+        """How it asks who we are, and where our credentials go, for people.
+
+        Raises:
+            ForbiddenAddress: to a place that must not be asked.
+        """
+        return self._auth.way
+
+    def granted(self, scopes: tuple[str, ...]) -> tuple[str, ...] | None:
+        """What the token for ``scopes`` says that it grants; None: it does not say, or there is none. Unverified.
+
+        Raises:
+            Unauthorized, Denied, UnavailableError: from the token server.
+        """
+        scheme, _, token = (self._auth.header(scopes) or "").partition(" ")
+        return granted(token) if scheme == "Bearer" else None
 
     def url(self, path: str) -> str:
         """The URL of an API ``path`` that starts with ``/v2/``."""

@@ -56,6 +56,8 @@ class Diagnosis:
             profile = profile_of_host(self.registry.host) or profile_of_answer(answer.headers) or GENERIC
             self._note("product", "; ".join([profile.name, *profile.notes]))
             self._clock(answer.headers.get("Date", ""))
+        with self._asking("authorization"):
+            self._note("authorization", self.registry.way)
         for name, fact in sorted(self.capabilities.all(str(self.registry.origin)).items()):
             self._note(f"learned: {name}", fact.value)
 
@@ -66,6 +68,7 @@ class Diagnosis:
             answer = self._ask("HEAD", path, name, headers=_ACCEPT)
             allowed = {200: "allowed", 404: "allowed; nothing of that name is there"}
             self._note("pull", allowed.get(answer.status, f"refused: {answer.status}"), ok=answer.status in allowed)
+            self._scopes(f"repository:{name}:pull")
         blob = None
         if what is not None:
             with self._asking("range"):
@@ -109,6 +112,7 @@ class Diagnosis:
         self._note(
             "push", "allowed" if answer.status in (201, 202) else f"refused: {answer.status}", ok=answer.status < 300
         )
+        self._scopes(f"repository:{name}:pull,push")
         if blob is not None and answer.status < 300:
             self._note("mount", "yes" if answer.status == 201 else "no: layers are sent again")
         if answer.status == 202 and (location := answer.headers.get("Location")):
@@ -117,6 +121,17 @@ class Diagnosis:
             gone = self.registry.request(Call(method="DELETE", url=url, scopes=scopes, retry=False), _ANY)
             gone.finish()
             self._note("cancel of an upload", "yes" if gone.status < 300 else f"no, status {gone.status}")
+
+    def _scopes(self, asked: str) -> None:
+        granted = self.registry.granted((asked,))
+        if granted is not None:
+            kind, name, wanted = asked.split(":")
+            actions = {action for each in granted for action in each.removeprefix(f"{kind}:{name}:").split(",")}
+            self._note(
+                f"scopes for {wanted.replace(',', ' and ')}",
+                f"asked for {asked}; the token grants {', '.join(granted) or 'nothing'}",
+                ok=set(wanted.split(",")) <= actions or "*" in actions,
+            )
 
     def _clock(self, date: str) -> None:
         try:

@@ -1,11 +1,15 @@
+import base64
+import json
 import time
+from dataclasses import replace
 
 import pytest
 
 from envbuilder.oci import media_types
 from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.diagnosis import Diagnosis
-from envbuilder.testing.registry import refuse
+from envbuilder.registry.grants import granted
+from envbuilder.testing.registry import FakeRegistry, refuse
 
 
 @pytest.fixture
@@ -64,3 +68,45 @@ def test_a_refusal_is_a_finding_and_the_rest_is_asked(world, ask):
     assert found["answers"].ok is False
     assert found["pull"].ok is False
     assert found["range"].ok is True
+
+
+def test_how_a_registry_asks_and_what_its_token_grants_are_said(new_world, tmp_path):
+    claims = {"access": [{"type": "repository", "name": "a/b", "actions": ["pull"]}]}
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    with FakeRegistry(token=True) as registry:
+        registry.fault("GET", "/token", lambda _r, reply: replace(reply, body=b'{"token":"e30.%s.x"}' % body.encode()))
+        registry.fault("HEAD", "/manifests/", lambda _r, reply: replace(reply, status=200))
+        registry.fault("POST", "/uploads/", lambda _r, reply: replace(reply, status=403))
+        world = new_world(registry)
+        known = world.client.registry(registry.host)
+        diagnosis = Diagnosis(registry=known, capabilities=Capabilities(), now_s=time.time)
+        diagnosis.host()
+        diagnosis.repository("a/b", None, try_push=True)
+    found = {each.name: each for each in diagnosis.found}
+
+    assert found["authorization"].value.startswith(f"Bearer: tokens from http://{registry.host}/token")
+    assert found["scopes for pull"].ok is True
+    assert "repository:a/b:pull" in found["scopes for pull"].value
+    assert found["scopes for pull and push"].ok is False
+
+
+def test_a_registry_that_asks_nobody_is_said(ask):
+    assert ask()["authorization"].value == "it asks nobody"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "opaque",
+        "a.b",
+        "a.!.c",
+        "a.e30.c",
+        "a.W10.c",
+        "e30.eyJhY2Nlc3MiOlsxXX0.x",
+        "e30.eyJhY2Nlc3MiOlt7fV19.x",
+        "..",
+        "",
+    ],
+)
+def test_a_token_that_says_nothing_grants_nothing_that_we_know_of(token):
+    assert granted(token) is None
