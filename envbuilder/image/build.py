@@ -16,6 +16,7 @@ from envbuilder.digest import Descriptor
 from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
+from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, compiled_here, plan
 from envbuilder.layer.prefix import PREFIX
@@ -80,6 +81,7 @@ def build_image(
     helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
 
     Raises:
+        TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
         Conflict: two packages claim one path. Whatever fetching, reading and storing raise.
     """
     plans = plan(locks) if helper is None else compiled_here(plan(locks), *helper)
@@ -110,6 +112,7 @@ def build_image(
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
     _check_overlaps(locks[-1], [each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
+    check_balance(locks[-1].name, layers, {each.id: len(parts_of(each)) for each in plans})
     image = _assemble(locks[-1], layers)
     for what, data in image.blobs.items():
         store.push(what, partial(io.BytesIO, data))

@@ -18,6 +18,7 @@ from typing import Any
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest
 from envbuilder.errors import HostError, IntegrityError
 from envbuilder.layer.frames import FrameWriter
+from envbuilder.layer.limits import check_size
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
 from envbuilder.layer.record import dump_layer, load_blob, load_layer
 from envbuilder.layer.tar import write_tar
@@ -73,12 +74,13 @@ def build_layer(plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget,
     The bytes are written once, straight into the store; nothing is left there on failure.
 
     Raises:
-        whatever reading the artefacts raises; HostError: the disk is full or read-only.
+        whatever reading the artefacts raises; HostError: the disk is full or read-only. LayerTooLarge.
     """
     with store.begin() as blob:
         writer = FrameWriter(blob)
         placed = write_tar(plan.entries(artifacts, cache=cache), writer)
         framed = writer.finish()
+        check_size(plan.id, framed.blob.size)
         blob.commit(framed.blob)
     layer = Layer(
         id=plan.id,

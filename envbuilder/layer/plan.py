@@ -27,6 +27,7 @@ from envbuilder.layer.interpreter import (
     stand_in,
     unpack_interpreter,
 )
+from envbuilder.layer.limits import check_plans
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
 from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
 from envbuilder.layer.removal import RemovalPlan, removal_plan
@@ -219,7 +220,7 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
     """The layers of the last of ``locks``, base first; the others are what it extends, the root first.
 
     Raises:
-        ForeignBase: its base is not made here.
+        ForeignBase: its base is not made here. TooDeep, LayerTooLarge: layer/limits.py.
     """
     # A lock is sorted already; that a plan does not depend on it must not rest on that.
     by_name = {each.name: _ordered(each) for each in locks}
@@ -251,6 +252,7 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
             plans.append(DebPlan(id=layer, debs=debs, compilation=compilation))
         else:
             plans.append(WheelPlan(id=layer, wheels=wheels, compilation=compilation))
+    check_plans(lock.name, plans)
     return tuple(plans)
 
 

@@ -2,7 +2,8 @@
 
 Measured on six monthly locks of an AI environment (build.md 4.1): this pushes 1 to 5 % more than one
 layer for each package, with 45 layers in place of 167. An assignment, once made, is kept: a re-lock
-moves no package that stays, so a change of these rules never reshuffles an old image.
+moves no package that stays, so a change of these rules never reshuffles an old image. Only one that grew
+past 100 MB leaves its bucket, which its new version would send anyway.
 
 A hash alone fills buckets unevenly. In the AI lock of 2026-11-30 the largest of 16 has 12.9 MB, so one
 small bump sends as much; the emptiest of two that the hash offers gives 9.1, of three 5.7, of all 5.7.
@@ -33,6 +34,8 @@ _SPARE = 2
 _OFFERED = 3
 #: Bytes of a layer: an artefact that makes as many or more has its own (build.md 4.2).
 THRESHOLD = 5_000_000
+#: Bytes of a package that leaves its bucket when it has grown: a second or so of one core to unpack.
+_GIANT = 100_000_000
 #: Bytes that a pure wheel becomes in a layer, in tenths of its size; measured on the buckets of ``ai``: 20 to 23.
 _PURE_GROWTH = 22
 #: Buckets at most (build.md 4.2), and the bytes that are worth one: a small environment gets few layers.
@@ -90,6 +93,7 @@ def assign(
     # What the parent has and this image has not must be hidden by a layer of its own.
     removed = (f"{name}{REMOVED}",) if len(inherited) < len(theirs) else ()
     kept = {key: layer for key, layer in _layers_in(existing).items() if layer.startswith(f"{name}/")}
+    kept = {key: layer for key, layer in kept.items() if key not in _grown(own, existing)}
     before = parent.layers if parent else ()
     limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
     for rule in _rules(existing.partition if existing else _rule(own), own, fixed_buckets=existing is not None):
@@ -126,6 +130,18 @@ def _key(artifact: Artifact) -> tuple[str, str]:
 def _digests(lock: Lock | None) -> dict[tuple[str, str], Digest]:
     artifacts: list[Artifact] = [*lock.wheels, *lock.debs] if lock else []
     return {_key(artifact): artifact.digest for artifact in artifacts}
+
+
+def _grown(own: Sequence[Artifact], existing: Lock | None) -> set[tuple[str, str]]:
+    """Packages that have become so big that their bucket would hold up a pull; it changes anyway, for they did."""
+    theirs, there = _digests(existing), _layers_in(existing)
+    return {
+        key
+        for artifact in own
+        if layer_size(artifact) >= _GIANT
+        and theirs.get(key := _key(artifact), artifact.digest) != artifact.digest
+        and _RESERVED.match(there[key].rpartition("/")[2])
+    }
 
 
 def _layers_in(lock: Lock | None) -> dict[tuple[str, str], str]:

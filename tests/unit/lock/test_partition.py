@@ -93,6 +93,15 @@ def test_what_stays_keeps_its_layer_though_its_size_changes():
     assert layer_by_name(second) == {"a": "x/a", "b": "x/wheels-00"}
 
 
+def test_a_package_that_becomes_a_giant_leaves_its_bucket_and_the_others_stay():
+    first = assign("x", [wheel("a"), wheel("b")], [])
+    grown = [wheel("a", "2", 500 * MB), wheel("b")]
+    second = assign("x", grown, [], existing=lock_of("x", first))
+    third = assign("x", grown, [], existing=lock_of("x", second))
+
+    assert layer_by_name(second) == {"a": "x/a", "b": "x/wheels-00"} == layer_by_name(third)
+
+
 def test_a_layer_that_nobody_needs_goes():
     first = assign("x", [wheel("a", size=9 * MB), wheel("b")], [])
     second = assign("x", [wheel("b")], [], existing=lock_of("x", first))
