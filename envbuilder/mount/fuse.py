@@ -16,7 +16,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,12 @@ _ATTEMPTS = 4
 _NOTIFY_RESEND = 7
 
 
+#: Bytes of a fuse_entry_out with its attributes.
+ENTRY_SIZE = _ENTRY.size + _ATTR.size
+#: File type in an EROFS directory -> in a fuse_dirent (dirent.h).
+_DIRENT_TYPES = (0, 8, 4, 2, 6, 1, 12, 10)
+_REGULAR = 1
+
 #: Gets number of the file, offset and size of a read.
 Observer = Callable[[int, int, int], None]
 
@@ -80,7 +86,10 @@ class FuseServer:
     """Answers for ``files``, named "0", "1", ... in the root directory.
 
     observe: told of every read before it is answered: number of the file, offset and size in bytes.
+    wanted: INIT flags that are taken when the kernel offers them.
     """
+
+    wanted: ClassVar[int] = _WANTED
 
     def __init__(self, device: int, files: Sequence[ServedFile], *, observe: Observer | None = None) -> None:
         self._device, self._files, self._observe = device, tuple(files), observe
@@ -155,7 +164,7 @@ class FuseServer:
             name = bytes(body).partition(b"\0")[0]
             found = int(name) + _FIRST if name.isdigit() and len(name) < 6 else 0
             self._file(found)
-            return _ENTRY.pack(found, 0, _VALID_S, _VALID_S, 0, 0) + self._attr(found)
+            return entry(found, self._attr(found))
         if opcode == _GETATTR:
             return _ATTR_HEAD.pack(_VALID_S, 0, 0) + self._attr(node)
         if opcode in (_OPEN, _OPENDIR):
@@ -171,7 +180,7 @@ class FuseServer:
     def _init(self, body: memoryview) -> bytes:
         major, minor, read_ahead, low = _INIT_IN.unpack_from(body)
         offered = low | (int.from_bytes(body[16:20], "little") << 32 if low & 1 << 30 else 0)
-        flags = offered & _WANTED
+        flags = offered & self.wanted
         return _INIT_OUT.pack(
             *(7, min(minor, 45) if major == 7 else 31, min(read_ahead, _READ_AHEAD), flags & 0xFFFFFFFF),
             *(_MAX_BACKGROUND, _CONGESTION, 4096, 1, _MAX_PAGES, 0, flags >> 32, 0),
@@ -180,18 +189,16 @@ class FuseServer:
     def _attr(self, node: int) -> bytes:
         size = self._file(node).size if node != _ROOT else 0
         mode = 0o40555 if node == _ROOT else 0o100444
-        return _ATTR.pack(node, size, (size + 511) // 512, 1, 1, 1, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+        return attr(node, size=size, mode=mode)
 
     def _listing(self, start: int, size: int) -> bytes:
         parts, used = [], 0
         for position in range(start, len(self._files)):
-            name = str(position).encode()
-            entry = _DIRENT.pack(position + _FIRST, position + 1, len(name), 8) + name
-            entry += bytes(-len(entry) % 8)
-            if used + len(entry) > size:
+            part = dirent(position + _FIRST, position + 1, str(position).encode(), _REGULAR)
+            if used + len(part) > size:
                 break
-            parts.append(entry)
-            used += len(entry)
+            parts.append(part)
+            used += len(part)
         return b"".join(parts)
 
     def _send(self, unique: int, body: bytes) -> None:
@@ -207,6 +214,39 @@ class FuseServer:
             # ENOENT: the reader was killed; ENODEV: unmounted meanwhile. Nobody is there to be told.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
+
+
+def entry(node: int, attributes: bytes) -> bytes:
+    """A fuse_entry_out that is valid for a year."""
+    return _ENTRY.pack(node, 0, _VALID_S, _VALID_S, 0, 0) + attributes
+
+
+def attr(
+    node: int,
+    *,
+    size: int,
+    mode: int,
+    links: int = 1,
+    uid: int = 0,
+    gid: int = 0,
+    rdev: int = 0,
+    mtime_s: int = 1,
+) -> bytes:
+    """A fuse_attr; the three times are one."""
+    times = (mtime_s, mtime_s, mtime_s, 0, 0, 0)
+    return _ATTR.pack(node, size, (size + 511) // 512, *times, mode, links, uid, gid, rdev, 4096, 0)
+
+
+def dirent(node: int, following: int, name: bytes, kind: int) -> bytes:
+    """A fuse_dirent; ``following``: the offset that goes on behind it. ``kind``: as in an EROFS directory."""
+    part = _DIRENT.pack(node, following, len(name), _DIRENT_TYPES[kind]) + name
+    return part + bytes(-len(part) % 8)
+
+
+def read_in(body: memoryview) -> tuple[int, int]:
+    """Offset and size of a READ or READDIR."""
+    _, offset, size = _READ_IN.unpack_from(body)
+    return offset, size
 
 
 def resend(device: int) -> None:

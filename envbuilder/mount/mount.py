@@ -38,7 +38,7 @@ from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
 
-Mode = Literal["auto", "erofs", "loop", "unpack"]
+Mode = Literal["auto", "erofs", "loop", "fuse", "unpack"]
 #: Gets what is done and what there is to do, chunks or bytes.
 Progress = Callable[[int, int], None]
 #: Bytes that EROFS reads ahead of a start that is recorded, and of each with its trace (docs/decisions).
@@ -93,7 +93,7 @@ class MountSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "unpacked".
+    """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "fuse lazy", "unpacked".
 
     traced: what it reads at the start is foreseen by a trace.
     """

@@ -80,7 +80,8 @@ class MountRequest:
 
     id: names the mount in the state directory. directory: where it appears.
     metadata: EROFS image on disk, verified; None when ``tree`` is an unpacked root file system.
-    mode: how EROFS reads its devices: "erofs" from files, "loop" from loop devices, "auto" what works.
+    mode: how EROFS reads its devices: "erofs" from files, "loop" from loop devices; "fuse": file by file, without
+        EROFS; "auto" what works.
     scratch: folder on an ordinary disk for the writable layer; None: read-only.
     private: mount in a name space of the supervisor's own, which the kernel clears with its last process.
     detached: live on when the process that asked is gone.

@@ -68,6 +68,7 @@ class _Supervisor:
         self._lock = -1
         self._flusher = 0
         self._streamer, self._coming = 0, -1
+        self._tree: Path | None = None  # whose files are served, where EROFS is not to be had
         self._how = "unpacked"
 
     def run(self) -> None:
@@ -157,12 +158,23 @@ class _Supervisor:
             else:
                 devices.append(self._folder.path / "blobs" / str(number))
         lazy = serving.record or not self._complete(store, serving)
+        if self._request.mode == "fuse":
+            self._mount_tree(metadata, serving, target)
+            return
         if lazy:
             self._start_fuse(serving)
         else:
             self._flusher = self._fork(lambda: worker.flush(serving, self._folder))
         known = kernel.read_ahead_names()
-        how = self._mount_somehow(metadata, devices, target)
+        try:
+            how = self._mount_somehow(metadata, devices, target)
+        except (kernel.MountRefused, loop.NoLoopDevice) as error:
+            if self._request.mode != "auto":
+                raise
+            _log.info("%s: serving file by file", error)
+            self._end_fuse()
+            self._mount_tree(metadata, serving, target)
+            return
         if self._request.read_ahead and lazy:
             kernel.set_read_ahead(kernel.read_ahead_names() - known, self._request.read_ahead)
         self._how = f"{how} {'lazy' if lazy else 'direct'}"
@@ -193,9 +205,26 @@ class _Supervisor:
     def _complete(self, store: ChunkStore, serving: Serving) -> bool:
         return all(store.is_complete(device.stored_as, device.size) for device in serving.devices)
 
-    def _start_fuse(self, serving: Serving) -> None:
-        blobs = self._folder.path / "blobs"
-        if is_usable(serving):
+    def _mount_tree(self, metadata: Path, serving: Serving, target: Path) -> None:
+        """Show the image file by file, for a kernel that does not mount EROFS for us (treefs.py)."""
+        self._tree = metadata
+        self._start_fuse(serving, target)
+        self._how = "fuse lazy"
+
+    def _end_fuse(self) -> None:
+        """Take back the mount of the devices and its worker."""
+        if self._fuse < 0:
+            return
+        kernel.unmount(self._points.pop(0), force=True)
+        os.close(self._fuse)
+        self._fuse = -1
+        self._end_worker()
+        self._worker, self._worker_handle = 0, -1
+
+    def _start_fuse(self, serving: Serving, at: Path | None = None) -> None:
+        """Mount the file system that a worker serves: of the devices, or at ``at`` that of the tree."""
+        blobs = at or self._folder.path / "blobs"
+        if is_usable(serving) and not self._streamer:
             self._start_streamer(serving)
         try:
             self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -233,7 +262,7 @@ class _Supervisor:
         os.close(writer)
 
     def _start_worker(self, serving: Serving) -> None:
-        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder, self._coming))
+        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder, self._coming, self._tree))
         self._worker, self._worker_handle = pid, os.pidfd_open(pid)
         self._folder.write_worker(pid)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import PULLER, SLOTS, STREAMER, Counters
+from envbuilder.mount.erofstree import ErofsTree
 from envbuilder.mount.eviction import enforce
 from envbuilder.mount.fuse import FuseServer
 from envbuilder.mount.kernel import end_with_parent
@@ -30,6 +31,7 @@ from envbuilder.mount.rounds import NOTHING, Share
 from envbuilder.mount.state import MountFolder, in_use
 from envbuilder.mount.stream import stream
 from envbuilder.mount.trace import chunks_of
+from envbuilder.mount.treefs import TreeServer
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -45,10 +47,10 @@ _MAX_PULLERS = min(4, SLOTS - PULLER)
 _OOM_SCORE = "-500"
 
 
-def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> None:
+def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree: Path | None = None) -> None:
     """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted.
 
-    coming: where a streamer tells how far it is, or -1.
+    coming: where a streamer tells how far it is, or -1. tree: EROFS metadata whose tree is served, not the devices.
     """
     fetcher = Fetcher(
         serving.image,
@@ -59,7 +61,10 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int) -> No
         wait_limit_s=serving.wait_limit_s,
     )
     foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
-    server = FuseServer(device, fetcher.blobs, observe=recorder(folder.reads) if serving.record else None)
+    if tree is not None:
+        server: FuseServer = TreeServer(device, ErofsTree(tree), fetcher.blobs)
+    else:
+        server = FuseServer(device, fetcher.blobs, observe=recorder(folder.reads) if serving.record else None)
     readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
     for thread in readers:
         thread.start()

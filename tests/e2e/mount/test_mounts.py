@@ -17,7 +17,7 @@ from envbuilder.mount.probe import chosen_mode, probe
 from envbuilder.mount.state import reap, statuses
 from envbuilder.testing.nodes import BIG
 
-MODES = ["erofs", "loop", "unpack"]
+MODES = ["erofs", "loop", "fuse", "unpack"]
 pytestmark = pytest.mark.slow
 
 
@@ -41,7 +41,7 @@ def test_every_way_of_mounting_shows_the_same_tree(node, mode, writable):
                 (data / "new").write_text("x")
 
 
-@pytest.mark.parametrize("mode", ["erofs", "loop"])
+@pytest.mark.parametrize("mode", ["erofs", "loop", "fuse"])
 def test_any_offset_and_size_equal_the_slice_of_the_file(node, mode):
     random = Random(2)
     edges = [0, 1, 4095, 4096, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, len(BIG) - 1, len(BIG), len(BIG) + 5]
