@@ -27,8 +27,9 @@ from envbuilder.layer.debian.effects import (
     Write,
 )
 
-#: Part of the recipe of the computed layer: raise it when an effect changes.
-TABLE_VERSION = 2
+#: Part of the recipe of the computed layer: raise it when an effect changes or a package is added (one whose scripts
+#: were allowed unread has a layer without them).
+TABLE_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,15 @@ from envbuilder.testing.locks import SMALL, deb, wheel
 
 GB = 1_000_000_000
 PYTHON = tuple(
-    deb(name, "3.13.5-2", layer="x/debs-00", source="python3.13", "libexpat1", "zlib1g")
-    for name in ("python3.13-minimal", "libpython3.13-minimal", "libpython3.13-stdlib", "python3.13", "libexpat1", "zlib1g")
+    deb(name, "3.13.5-2", layer="x/debs-00", source="python3.13")
+    for name in (
+        "python3.13-minimal",
+        "libpython3.13-minimal",
+        "libpython3.13-stdlib",
+        "python3.13",
+        "libexpat1",
+        "zlib1g",
+    )
 )
 LOCK = replace(SMALL, debs=(*PYTHON, *SMALL.debs))
 

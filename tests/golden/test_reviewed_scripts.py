@@ -1,0 +1,20 @@
+"""The table of reviewed scripts decides bytes of computed layers, so a change of it needs another TABLE_VERSION."""
+
+import os
+from pathlib import Path
+
+from envbuilder.digest import Digest, canonical_json
+from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
+
+GOLDEN = Path(__file__).with_name("reviewed-scripts.txt")
+
+
+def test_a_change_of_the_table_raises_its_version():
+    rows = [[name, repr(review)] for name, review in sorted(REVIEWED.items())]
+    text = f"{TABLE_VERSION} {len(rows)} packages {Digest.of(canonical_json(rows))}\n"
+    if os.environ.get("ENVBUILDER_GOLDEN") == "write":
+        before = GOLDEN.read_text().split(" ") if GOLDEN.exists() else ["", ""]
+        assert before[-1] == text.split(" ")[-1] or before[0] != str(TABLE_VERSION), "raise TABLE_VERSION first"
+        GOLDEN.write_text(text)
+
+    assert text == GOLDEN.read_text(), "raise TABLE_VERSION, then make golden"
