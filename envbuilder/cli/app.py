@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,11 +22,15 @@ from envbuilder.spec.project import NoProject, find_project
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """One call of the command: its settings and its output. ``project`` is None outside a project."""
+    """One call of the command: its settings and its output. ``project`` is None outside a project.
+
+    shared: what is made once and then used by all who need it.
+    """
 
     settings: Settings
     output: Output
     project: Path | None
+    shared: dict[type, object] = field(default_factory=dict, compare=False, repr=False)
 
     def need_project(self) -> Path:
         """The project's folder.
@@ -103,9 +107,9 @@ def common(verb: Callable[..., Result]) -> Callable[..., int]:
         if quiet:
             logging.getLogger("envbuilder").setLevel(logging.ERROR)
         if debug:
-            logging.basicConfig(
-                level=logging.DEBUG, stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s"
-            )
+            # Ours alone: the HTTP library would write whole URLs, which may be signed.
+            logging.basicConfig(stream=sys.stderr, format="%(relativeCreated)8.0f ms %(name)s: %(message)s")
+            logging.getLogger("envbuilder").setLevel(logging.DEBUG)
         where = _project(project)
         flags = {"store": store} if store else {}
         settings = load_settings(project=where, environ=os.environ, flags=flags, uid=os.geteuid())

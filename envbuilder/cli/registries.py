@@ -24,12 +24,20 @@ _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
 
 
 def registry_client(app: App, credentials: CredentialSource | None = None) -> RegistryClient:
-    """The registry client of this machine's configuration, with its credentials unless others are given.
+    """The registry client of this machine's configuration: one for all, or one of its own for other ``credentials``.
+
+    Both ends of a copy within a registry so share its tokens, connections and pace.
 
     Raises:
         SpecError: a setting of ``registries`` is not what it may be.
     """
-    return RegistryClient(http_settings(app.settings, os.environ), credentials or _credentials(app, os.environ))
+    if credentials is not None:
+        return RegistryClient(http_settings(app.settings, os.environ), credentials)
+    client = app.shared.get(RegistryClient)
+    if not isinstance(client, RegistryClient):
+        client = RegistryClient(http_settings(app.settings, os.environ), _credentials(app, os.environ))
+        app.shared[RegistryClient] = client
+    return client
 
 
 def look_up(app: App, host: str) -> Found | None:

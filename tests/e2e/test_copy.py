@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -44,12 +45,15 @@ def test_an_image_goes_round_every_kind_of_place_and_keeps_its_digest(envbuilder
 
 def test_a_copy_within_a_registry_mounts_and_an_unchanged_push_is_one_request(envbuilder, registry, layout):
     host = registry.host
-    envbuilder("push", f"oci:{layout}:test", f"{host}/mount/one:1")
+    first = envbuilder("push", f"oci:{layout}:test", f"{host}/mount/one:1", "--debug")
 
     mounted = envbuilder("copy", f"{host}/mount/one:1", f"{host}/mount/two:1", "--debug")
     again = envbuilder("push", f"oci:{layout}:test", f"{host}/mount/one:1", "--debug")
 
     assert requests(mounted, "POST")
+    assert "_state=..." in first.stderr
+    # The HTTP library's own log would show the whole URL.
+    assert not re.search(r"_state=(?!\.\.\.)", first.stderr)
     assert all("-> 201" in line for line in requests(mounted, "POST"))
     assert len(requests(again, "HEAD")) == 1
     assert not [line for method in ("GET", "POST", "PUT") for line in requests(again, method)]
