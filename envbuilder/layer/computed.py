@@ -6,6 +6,7 @@ It reads the locked packages and the paths of the layers below, and runs nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from envbuilder.layer import cuda_links, ldcache
 from envbuilder.layer.debian import certificates, keystore, pam, shells, users
@@ -25,6 +26,7 @@ from envbuilder.layer.debian.effects import (
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
 from envbuilder.layer.debian.overlaps import check_overlaps
+from envbuilder.layer.debian.part import Parts
 from envbuilder.layer.debian.system import System, read_system
 from envbuilder.layer.tree import Entry, Placed, file, symlink
 from envbuilder.lock.model import Lock
@@ -43,6 +45,8 @@ _COPIED = frozenset(
 #: What effects join to one file.
 _JOINS = tuple(effect for review in REVIEWED.values() for effect in review.effects if isinstance(effect, Join))
 _NSSWITCH = "usr/share/libc-bin/nsswitch.conf"
+#: What ``_wanted`` depends on, beside the code of the modules that it asks: COMPUTED_VERSION stands for that.
+_WANTED_RULE = f"{COMPUTED_VERSION} {sorted(_COPIED)} {_JOINS}"
 #: Files that container runtimes mount over, and so must be there in a read-only root.
 _MOUNT_POINTS = ("etc/hostname", "etc/hosts", "etc/resolv.conf")
 
@@ -54,19 +58,22 @@ def computed_entries(
     *,
     site_packages: str,
     allow: frozenset[str] = frozenset(),
+    memory: Path | None = None,
 ) -> Iterator[Entry]:
     """The tree of the computed layer, each path once; the caller gives parents the modes that they have below.
 
     placed_below: the layers under it, lowest first, a parent's computed layer included.
     site_packages: tree path of the environment's Python packages.
     allow: packages whose unknown maintainer scripts are taken to do nothing.
+    memory: folder of what earlier calls took from packages; these are not opened again.
 
     Raises:
         UnknownScript: a package has a maintainer script whose effects nobody wrote down.
         SharedPath: two packages ship different files at one path.
         BadDeb: a package is malformed.
     """
-    system = read_system(lock.debs, artifacts, placed_below, _wanted)
+    parts = Parts(memory, rule=_WANTED_RULE) if memory else None
+    system = read_system(lock.debs, artifacts, placed_below, _wanted, parts=parts)
     check_overlaps(system.controls.values())
     effects = effects_of(system.controls.values(), allow=allow)
     made = list(_unique(_system_entries(system, lock.platform, effects, allow)))

@@ -192,12 +192,17 @@ class GroundedTop:
     def artifacts(self) -> tuple[Artifact, ...]:
         return self.plan.artifacts
 
-    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:  # noqa: ARG002  LayerPlan's signature
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
         lock = self.plan.lock
         site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
         skeleton = prefix_entries(PREFIX, lock.python)
         computed = computed_entries(
-            lock, self.placed, artifacts, site_packages=site_packages, allow=frozenset(lock.allow_scripts)
+            lock,
+            self.placed,
+            artifacts,
+            site_packages=site_packages,
+            allow=frozenset(lock.allow_scripts),
+            memory=cache / "debs",
         )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
         yield from entries

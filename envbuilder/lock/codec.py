@@ -144,11 +144,11 @@ def _value(value: object) -> str:
         return str(value)
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return '"' + "".join(_ESCAPES.get(character, character) for character in str(value)) + '"'
+    return '"' + str(value).translate(_ESCAPES) + '"'
 
 
 #: TOML 1.0, "String": what a basic string must escape.
-_ESCAPES = {'"': '\\"', "\\": "\\\\"} | {chr(code): f"\\u{code:04x}" for code in [*range(32), 127]}
+_ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\"} | {code: f"\\u{code:04x}" for code in [*range(32), 127]}
 
 
 def load(data: bytes, *, source: str) -> Lock:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -43,9 +44,14 @@ def supported_tags(python: Interpreter, platform: Platform, glibc: str) -> tuple
     return (*native, *compatible_tags((major, minor), interpreter=python.tag, platforms=platforms))
 
 
+@cache
+def _ranks(tags: tuple[Tag, ...]) -> Mapping[Tag, int]:
+    return {tag: at for at, tag in enumerate(reversed(tags))}
+
+
 def best_wheel(files: Iterable[str], tags: tuple[Tag, ...]) -> str | None:
     """The one of the wheel ``files`` that fits best; None if none fits."""
-    ranks = {tag: at for at, tag in enumerate(reversed(tags))}
+    ranks = _ranks(tags)
     fits = []
     for file in files:
         try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from envbuilder.layer.deb import control_of, data_members, merged
 from envbuilder.layer.debian.ar import BadDeb
 from envbuilder.layer.debian.control import Control
+from envbuilder.layer.debian.part import Part, Parts
 from envbuilder.layer.tree import Entry, Placed
 from envbuilder.lock.model import Deb
 from envbuilder.lock.source import ArtifactSource
@@ -88,21 +90,23 @@ def read_system(
     artifacts: ArtifactSource,
     placed_below: Sequence[Sequence[Placed]],
     wanted: Callable[[str], bool],
+    *,
+    parts: Parts | None = None,
 ) -> System:
     """The System of ``debs`` with the layers ``placed_below``, lowest first.
 
     wanted: whether the content of a tree path is needed. A package's data is unpacked only if
-    its control part names such a file or a conffile.
+    its control part names such a file or a conffile. parts: what is remembered of packages, by a rule
+    that changes with ``wanted``: of those nothing is opened, nor even fetched.
     """
     controls: dict[str, Control] = {}
     conffiles: dict[str, tuple[tuple[str, str], ...]] = {}
     contents: dict[str, bytes] = {}
     for deb in sorted(debs, key=lambda item: item.name):
-        path = artifacts.file(deb)
-        control = controls[deb.name] = control_of(path)
-        names = {merged(name.lstrip("/")) for name in (*control.md5sums, *control.conffiles)}
-        if control.declared_conffiles or not control.md5sums or any(map(wanted, names)):
-            conffiles[deb.name] = _collect(deb, artifacts, control, contents, wanted)
+        read = partial(_read_part, deb, artifacts, wanted)
+        part = parts.of(deb, read) if parts else read()
+        controls[deb.name], conffiles[deb.name] = part.control, part.conffiles
+        contents.update(part.contents)
     tree = _merged(placed_below)
     return System(controls=controls, conffiles=conffiles, contents=contents, tree=tree, children=_children(tree))
 
@@ -130,11 +134,13 @@ def _below(path: str, hidden: set[str]) -> bool:
     return False
 
 
-def _collect(
-    deb: Deb, artifacts: ArtifactSource, control: Control, contents: dict[str, bytes], wanted: Callable[[str], bool]
-) -> tuple[tuple[str, str], ...]:
-    """Fill ``contents`` from the package's data; what status says of its conffiles."""
+def _read_part(deb: Deb, artifacts: ArtifactSource, wanted: Callable[[str], bool]) -> Part:
     path = artifacts.file(deb)
+    control = control_of(path)
+    names = {merged(name.lstrip("/")) for name in (*control.md5sums, *control.conffiles)}
+    if not control.declared_conffiles and control.md5sums and not any(map(wanted, names)):
+        return Part(control=control)
+    contents: dict[str, bytes] = {}
     hashes: dict[str, str] = {}
     shipped = set(control.conffiles)
     for member, data in data_members(path):
@@ -154,7 +160,8 @@ def _collect(
                 contents[merged(name)] = b"".join(parts)
             hashes["/" + name] = digest.hexdigest()
     declared = control.declared_conffiles
-    return tuple((name, f"{hashes.get(name, 'newconffile')} {flag}".rstrip()) for name, flag in declared)
+    conffiles = tuple((name, f"{hashes.get(name, 'newconffile')} {flag}".rstrip()) for name, flag in declared)
+    return Part(control=control, conffiles=conffiles, contents=contents)
 
 
 def _children(tree: Iterable[str]) -> dict[str, tuple[str, ...]]:
