@@ -28,7 +28,7 @@ _START_TIMEOUT_S = 15.0
 #: Seconds that distribution 2.8 and 3 take a token after its end (registry.md 7.6).
 LEEWAY_S = 60
 #: Names that a server's certificate of the tests is for (RFC 6761: nobody has them).
-NAMES = ("localhost", "registry.test", "auth.registry.test", "storage.test", "evil.test")
+NAMES = ("localhost", "registry.test", "auth.registry.test", "storage.test", "registry.storage.test", "evil.test")
 #: The only user of the htpasswd and token variants; bcrypt of cost 5, as `htpasswd -Bbn` makes it.
 USER, PASSWORD = "alice", "secret"  # of test servers only
 _HTPASSWD = "alice:$2y$05$tGSt2rdHsNXmQ7hcbUqTZuBzgceqmZFtqIExAMnaoxs227wgd79AO\n"
@@ -60,6 +60,7 @@ def docker_registry(
     token_life_s: int = 300,
     token_ends_s: int | None = None,
     storage: Mapping[str, Any] | None = None,
+    redirect_to: str = "",
     mirror_of: str = "",
     program: str | Path = "docker-registry",
 ) -> Iterator[RunningRegistry]:
@@ -67,7 +68,8 @@ def docker_registry(
 
     With ``tls`` its CA is ``ca.crt`` there; with ``mutual`` it wants ``client.cert`` and ``client.key`` besides.
     ``realm``: what it says its token server's URL is, when that is reached by another name.
-    ``storage``: other than files (storage.py). ``mirror_of``: the host that it is a pull-through cache of.
+    ``storage``: other than files (storage.py). ``redirect_to``: the URL whose host readers of blobs are sent to.
+    ``mirror_of``: the host that it is a pull-through cache of.
     ``program``: another build of the same server, such as ``registry`` of distribution 3.
 
     Raises:
@@ -84,13 +86,14 @@ def docker_registry(
         },
         "http": {"addr": address},
     }
+    if redirect_to:
+        config["middleware"] = {"storage": [{"name": "redirect", "options": {"baseurl": redirect_to}}]}
     if mirror_of:
         config["proxy"] = {"remoteurl": f"http://{mirror_of}"}
     if tls:
         make_certificates(directory)
         files = {"certificate": str(directory / "server.crt"), "key": str(directory / "server.key")}
         config["http"]["tls"] = {**files, "clientcas": [str(directory / "ca.crt")] if mutual else []}
-    url = ""
     url = ""
     with contextlib.ExitStack() as stack:
         if auth == "htpasswd":

@@ -3,6 +3,7 @@
 import base64
 import io
 import shutil
+from contextlib import ExitStack
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ from envbuilder.testing import servers
 from envbuilder.testing.proxy import RecordingProxy
 from envbuilder.testing.registry import FakeRegistry, Reply, redirect
 from envbuilder.testing.servers import docker_registry, make_certificates
+from envbuilder.testing.storage import s3_storage
 
 pytestmark = pytest.mark.slow
 BLOB = bytes(range(256)) * 400
@@ -121,6 +123,31 @@ def test_a_real_registry_with_its_token_server(certificates, through, tmp_path, 
     )
     assert tokens_of(proxy)
     assert {urlsplit(item.origin).hostname for item in proxy.sent} == {"registry.test", "auth.registry.test"}
+
+
+def test_a_real_registry_whose_blobs_are_read_from_s3_on_another_origin(certificates, through, tmp_path, require_tool):
+    require_tool("docker-registry")
+    realm, bucket = "https://auth.registry.test/token", "registry.storage.test"
+    with ExitStack() as stack:
+        storage, s3 = stack.enter_context(s3_storage(tmp_path))
+        # The registry's redirects to a host of one's own choosing are not signed.
+        storage["s3"]["objectacl"] = "public-read"
+        made = docker_registry(
+            tmp_path / "r", auth="token", realm=realm, storage=storage, redirect_to=f"https://{bucket}"
+        )
+        registry = stack.enter_context(made)
+        leads = {
+            "registry.test": registry.host,
+            "auth.registry.test": urlsplit(registry.token_url).netloc,
+            bucket: s3.host,
+        }
+        with RecordingProxy(leads, certificates) as proxy:
+            assert use(through(proxy, servers.PASSWORD)) == [BLOB[:100], BLOB[5000:5100]]
+
+    assert_nothing_leaked(proxy, tokens_of(proxy), password=servers.PASSWORD)
+    assert len(tokens_of(proxy)) >= 1
+    assert {item.method for item in proxy.to(bucket)} >= {"GET"}
+    assert {urlsplit(item.origin).hostname for item in proxy.sent} == {*leads}
 
 
 def test_blobs_that_are_stored_on_another_origin(certificates, through):
