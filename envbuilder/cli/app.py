@@ -72,6 +72,7 @@ class App:
             mode=modes[modes.index(mode)],
             wait_limit_s=float(limit),
             trace=self._switch("mount.trace"),
+            layer_indexes=self._switch("mount.layer-indexes"),
             background=self._switch("mount.background"),
         )
 

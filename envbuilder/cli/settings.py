@@ -22,9 +22,10 @@ KEYS = {
     "cache": "verified wheels and debs",
     "chunks": "chunks of lazily started images that were fetched so far, and unpacked trees",
     "state": "what is mounted",
-    "mount.mode": "auto, erofs, loop or unpack",
+    "mount.mode": "auto, erofs, loop, fuse or unpack",
     "mount.wait-limit-s": "seconds that a read waits for a registry that is away",
     "mount.trace": "on or off: start with the image's start-up trace",
+    "mount.layer-indexes": "on or off: believe checkpoint indexes that a registry has beside gzip layers",
     "mount.background": "on or off: fetch the rest of an image while its command runs",
     "run.runtime": "auto, crun, runc or a path",
     "resolve.policy": "trust policy that resolve, run, mount and pull ask images to meet: a file",
@@ -93,6 +94,7 @@ def load_settings(*, project: Path | None, environ: Mapping[str, str], flags: Ma
                 "mount.mode": "auto",
                 "mount.wait-limit-s": "300",
                 "mount.trace": "on",
+                "mount.layer-indexes": "off",
                 "mount.background": "on",
                 "run.runtime": "auto",
                 "registries.login-file": "auto",
@@ -129,7 +131,7 @@ def _only_users(key: str) -> str:
         return "it names a program to start"
     if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
         return "it decides whom your credentials go to"
-    if key == "resolve.policy":
+    if key in ("resolve.policy", "mount.layer-indexes"):
         return "it decides whose images you trust"
     return "it is where your credentials are kept" if key == "registries.login-file" else ""
 

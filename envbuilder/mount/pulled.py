@@ -118,6 +118,7 @@ def _write_gzip(
     try:
         with indexed_gzip.IndexedGzipFile(fileobj=stored, spacing=SPACING, drop_handles=False) as unzipped:
             size = _write(unzipped, data, diff_id, limit, name)
+            unzipped.build_full_index()  # of a small file reading makes none
             exported = io.BytesIO()
             unzipped.export_index(fileobj=exported)
     except (indexed_gzip.ZranError, OSError) as error:
