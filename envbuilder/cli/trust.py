@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envbuilder.cli.app import App
 from envbuilder.cli.targets import Source
 from envbuilder.oci.reference import ArchiveReference, LayoutReference, RegistryReference
-from envbuilder.registry.policy import Trust, enforce, load_policy
+
+if TYPE_CHECKING:
+    from envbuilder.registry.policy import Trust
 
 
 def check_trust(app: App, source: Source, policy: str = "") -> Trust | None:
@@ -28,6 +31,9 @@ def check_policy(source: Source, policy: Path) -> Trust:
     Raises:
         PolicyDenied, NotSigned: it may not. SpecErrors: the policy is wrong.
     """
+    # Checking signatures costs an import of 50 ms, which only a machine with a policy pays.
+    from envbuilder.registry.policy import enforce, load_policy  # noqa: PLC0415  seldom needed
+
     return enforce(load_policy(policy), source.target, source.what, place_of(source))
 
 
