@@ -17,7 +17,7 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
-from envbuilder.cli.project import artifact_cache, fresh_locks, read_lock
+from envbuilder.cli.project import artifact_cache, compiling_packages, fresh_locks
 from envbuilder.cli.targets import host_platform_of, open_destination, open_source, store_tag
 from envbuilder.digest import Descriptor
 from envbuilder.image.attached import all_attached, copy_attached
@@ -30,7 +30,7 @@ from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, plan
 from envbuilder.lock.artifact_archive import ArchivedArtifacts, open_archive
 from envbuilder.lock.fetch import ArtifactCache
-from envbuilder.lock.model import Artifact, Deb, Lock
+from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import environment_folder
@@ -217,19 +217,10 @@ def _make(
             jobs=jobs,
             tag=tag,
             finished=finished,
-            helper=_helper(project, lock),
+            helper=compiling_packages(project, lock, host_platform_of()),
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, pusher.sent
-
-
-def _helper(project: Path, lock: Lock) -> tuple[tuple[Deb, ...], Platform] | None:
-    """What compiles for an image that this host cannot run: the packages of the environment's lock for this host."""
-    host = host_platform_of()
-    if host == lock.platform:
-        return None
-    ours = read_lock(project, lock.name, host)
-    return (ours.debs, host) if ours else None
 
 
 def _row(layer: PredictedLayer, *, reused: bool) -> dict[str, Any]:

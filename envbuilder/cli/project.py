@@ -13,7 +13,7 @@ from envbuilder.lock.download import http_pool
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.logins import apt_logins, with_login
 from envbuilder.lock.make import Machine
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
@@ -44,6 +44,17 @@ def fresh_locks(project: Path, name: str, platform: Platform) -> tuple[Lock, ...
         parent = locks[-1] if locks else None
         locks.append(require_fresh(spec, platform, read_lock(project, spec.name, platform), parent))
     return tuple(locks)
+
+
+def compiling_packages(project: Path | None, lock: Lock, host: Platform) -> tuple[tuple[Deb, ...], Platform] | None:
+    """What compiles for an image that ``host`` cannot run: the packages that the project locked for it there.
+
+    None: it can, or nothing is locked for it; building then asks for an interpreter that runs here.
+    """
+    if project is None or host == lock.platform:
+        return None
+    ours = read_lock(project, lock.name, host)
+    return (ours.debs, host) if ours else None
 
 
 def lock_machine(app: App, environ: Mapping[str, str], *, check_bytes: bool = False) -> Machine:

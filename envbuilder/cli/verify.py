@@ -11,7 +11,7 @@ import click
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
-from envbuilder.cli.project import artifact_cache
+from envbuilder.cli.project import artifact_cache, compiling_packages
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.image.inspect import open_image
 from envbuilder.image.verify import layers_of, verify_image
@@ -54,6 +54,7 @@ def command(app: App, reference: str, platform: str, jobs: int, work: Path | Non
             cache=app.cache_directory,
             jobs=jobs,
             finished=finished,
+            helper=lambda lock: compiling_packages(app.project, lock, host_platform_of()),
         )
     value = {"pinned": source.pinned, "digest": str(image.root.digest), "layers": layers_of(rows)}
     return Result(str(image.root.digest), value)

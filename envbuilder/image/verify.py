@@ -6,11 +6,11 @@ import hashlib
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import zstandard
 
@@ -20,12 +20,16 @@ from envbuilder.image.attached import attached_locks
 from envbuilder.image.build import Finished, build_image
 from envbuilder.image.inspect import OpenImage
 from envbuilder.image.reread import layer_tar
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
+from envbuilder.oci.platform import Platform
 from envbuilder.paths import join_below
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
+
+#: Gives, for the lock of an image, this host's platform and packages locked for it; None: the image's own will do.
+Helper: TypeAlias = Callable[[Lock], tuple[Sequence[Deb], Platform] | None]
 
 
 class NotOurs(IntegrityError):
@@ -62,10 +66,12 @@ def verify_image(
     cache: Path,
     jobs: int,
     finished: Finished = lambda _layer, _reused: None,
+    helper: Helper = lambda _lock: None,
 ) -> tuple[Compared, ...]:
     """Rebuild ``image`` in an empty store below ``scratch``; every layer compared, base first.
 
     Nothing of the machine's own store is used. ``scratch`` takes as many bytes as the image.
+    helper: what compiles for an image of another architecture (build_image); it decides no byte.
 
     Raises:
         NotOurs, NotAttached, BadAttachment: there is no lock to build from.
@@ -89,6 +95,7 @@ def verify_image(
         tag="again",
         finished=finished,
         documents=False,
+        helper=helper(locks[-1]),
     )
     theirs, ours = image.manifest.layers, built.image.layers
     rows = tuple(
