@@ -18,6 +18,7 @@ from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
+from envbuilder.mount.rootless import become_root_of_our_own
 from envbuilder.mount.run import RunOptions, run_image
 from envbuilder.mount.traces import TraceSearch
 from envbuilder.store.files import write_whole
@@ -61,6 +62,8 @@ def command(
     begun_s = _process_started_s()
     if report is not None and not report.absolute().parent.is_dir():
         raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
+    if not dry_run:
+        become_root_of_our_own()
     source = open_source(app, reference)
     check_trust(app, source)
     search = TraceSearch(source.target)

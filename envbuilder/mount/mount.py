@@ -54,7 +54,7 @@ class MountFailed(HostError):
 class NeedsRoot(HostError):
     """Mounting is for root."""
 
-    hint = "Run as root (sudo), or copy the image with `envbuilder pull` and start it with podman."
+    hint = "Run as root (sudo), or use `envbuilder run`, which needs no root."
 
 
 class NotMounted(SpecError):

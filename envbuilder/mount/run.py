@@ -24,6 +24,7 @@ from envbuilder.mount.commands import check_command
 from envbuilder.mount.container import Container
 from envbuilder.mount.counters import Snapshot
 from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount, require_root
+from envbuilder.mount.rootless import adapted
 from envbuilder.mount.runtime import find_runtime
 from envbuilder.mount.traces import TraceSearch
 from envbuilder.mount.users import find_user
@@ -208,7 +209,7 @@ def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: 
         binds=(*_host_files(), *options.binds),
         limits=host_limits(),
     )
-    value = runtime_config(image.config, process, user, edits, root=mounted.directory)
+    value = adapted(runtime_config(image.config, process, user, edits, root=mounted.directory))
     check_command(
         seen,
         value["process"]["args"],

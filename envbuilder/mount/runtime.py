@@ -19,6 +19,7 @@ from pathlib import Path
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.bundle import ProcessOptions, runtime_config
 from envbuilder.mount.cdi import Edits
+from envbuilder.mount.rootless import adapted
 from envbuilder.mount.users import ContainerUser
 from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.platform import Platform
@@ -106,7 +107,7 @@ def _start_nothing(path: str, runner: Runner) -> None:
         program.write_bytes(exit_program(platform.machine()))
         program.chmod(0o755)
         config = ImageConfig(platform=Platform.parse(platform.machine()), diff_ids=(), command=("/exit",))
-        value = runtime_config(config, ProcessOptions(), ContainerUser(), Edits(), root=program.parent)
+        value = adapted(runtime_config(config, ProcessOptions(), ContainerUser(), Edits(), root=program.parent))
         (bundle / "config.json").write_text(json.dumps(value))
         argv = [path, "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle), bundle.name]
         runner(argv, timeout_s=_TIMEOUT_S)
