@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import stat
 import tarfile
 from collections.abc import Iterable, Mapping
 
@@ -13,6 +14,8 @@ import zstandard
 from envbuilder.digest import Digest
 from envbuilder.layer.tree import Entry, directory, file
 from envbuilder.lock.model import Deb
+
+_SPECIAL = {stat.S_IFCHR: tarfile.CHRTYPE, stat.S_IFBLK: tarfile.BLKTYPE, stat.S_IFIFO: tarfile.FIFOTYPE}
 
 
 def make_deb(
@@ -82,6 +85,8 @@ def tar(entries: Iterable[Entry]) -> bytes:
                 info.type, info.linkname = tarfile.SYMTYPE, entry.link
             elif entry.link:
                 info.type, info.linkname = tarfile.LNKTYPE, "./" + entry.link
+            elif kind := _SPECIAL.get(stat.S_IFMT(entry.mode)):
+                info.type, (info.devmajor, info.devminor) = kind, entry.device
             else:
                 info.size = entry.size
             archive.addfile(info, data)

@@ -24,6 +24,7 @@ from envbuilder.lock.codec import load
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.testing.artifacts import locked_wheel, make_wheel
+from envbuilder.testing.zoo import wheel_zoo
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -97,7 +98,8 @@ def rows(data):
     pip keeps the row of a wrapper that it left out, and names files by lib64, our link to lib.
     """
     table = {row[0]: tuple(row[1:]) for row in csv.reader(io.StringIO(data.decode(), newline=""))}
-    left_out = (".dist-info/REQUESTED", ".dist-info/direct_url.json", ".data/scripts/go-script.py")
+    wrappers = tuple(f".data/scripts/go{ending}" for ending in ("", ".exe", "-script.py"))
+    left_out = (".dist-info/REQUESTED", ".dist-info/direct_url.json", *wrappers)
     return {
         path.replace("/lib64/", "/lib/"): None if "/bin/" in path or path.endswith("/INSTALLER") else row
         for path, row in table.items()
@@ -146,6 +148,47 @@ def test_pip_puts_the_same_files_at_the_same_paths_with_the_same_modes(image, tm
     assert {
         path for path, entry in ours.items() if stat.S_IMODE(entry.mode) != theirs[path].stat().st_mode & 0o777
     } <= {f"opt/env/bin/{name}" for name in ("script", "windows", "native")}
+
+
+@pytest.fixture(scope="module")
+def zoo(image, tmp_path_factory):
+    """Each awkward wheel with our entries, and what pip makes of all of them in one prefix."""
+    folder = tmp_path_factory.mktemp("zoo")
+    (folder / "named").mkdir()
+    found, files = {}, []
+    for specimen in wheel_zoo():
+        wheel = locked_wheel(specimen.name, specimen.data)
+        path = folder / "named" / wheel.file
+        path.write_bytes(specimen.data)
+        files.append(str(path))
+        found[specimen.name] = {entry.path: entry for entry in wheel_entries(path, wheel, python=image.lock.python)}
+    old_umask = os.umask(0o022)
+    try:
+        return found, install(image, folder, files)
+    finally:
+        os.umask(old_umask)
+
+
+@pytest.mark.parametrize("name", [specimen.name for specimen in wheel_zoo()])
+def test_pip_makes_the_same_of_an_awkward_wheel(zoo, name):
+    ours, theirs = zoo[0][name], zoo[1]
+    different = [
+        path
+        for path, entry in ours.items()
+        if path not in theirs or comparable(path, content(entry)) != comparable(path, theirs[path].read_bytes())
+    ]
+    if name == "record":  # pip keeps the digests that the wheel has, ours are all sha256
+        different = [path for path in different if not path.endswith("/RECORD")]
+    modes = {path for path, entry in ours.items() if stat.S_IMODE(entry.mode) != theirs[path].stat().st_mode & 0o777}
+
+    assert different == []
+    assert all(path.startswith("opt/env/bin/") and ours[path].mode & 0o111 == 0o111 for path in modes)
+
+
+def test_pip_makes_nothing_of_the_zoo_that_we_do_not(zoo):
+    ours = set().union(*zoo[0].values())
+
+    assert {path for path in zoo[1] if path not in ours} == set()
 
 
 def test_the_images_interpreter_takes_our_pyc_files_without_reading_the_sources(image, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envbuilder.digest import BLOCK_SIZE, Readable
 from envbuilder.layer.debian.ar import BadDeb
@@ -118,11 +118,7 @@ def read_tar(stream: Readable, *, limit: int, source: str) -> Iterator[tuple[Tar
             name = _text(blocks.exactly(size + -size % _BLOCK, "long name")[:size])
             long_name, long_link = (name, long_link) if kind == b"L" else (long_name, name)
             continue
-        member = _member(header, kind, size, source)
-        if long_name:
-            member = replace(member, name=long_name)
-        if long_link:
-            member = replace(member, link=long_link)
+        member = _member(header, kind, size, source, name=long_name, link=long_link)
         long_name = long_link = ""
         data = Data(blocks, member.size)
         yield member, data
@@ -131,10 +127,12 @@ def read_tar(stream: Readable, *, limit: int, source: str) -> Iterator[tuple[Tar
     raise BadDeb(f"{source}: more than {_MAX_ENTRIES} entries")
 
 
-def _member(header: bytes, kind: bytes, size: int, source: str) -> TarMember:
-    name = _text(header[:100])
-    if header[257:263] == b"ustar\0" and header[345:346] != b"\0":
-        name = _text(header[345:500]) + "/" + name
+def _member(header: bytes, kind: bytes, size: int, source: str, *, name: str, link: str) -> TarMember:
+    """The member of ``header``; ``name`` and ``link`` are those of GNU entries before it, or ""."""
+    if not name:
+        name = _text(header[:100])
+        if header[257:263] == b"ustar\0" and header[345:346] != b"\0":
+            name = _text(header[345:500]) + "/" + name
     type_bits = _TYPES.get(kind)
     if type_bits is None:
         raise BadDeb(f"{source}: {name[:200]!r}: tar type {kind!r}, which dpkg does not accept")
@@ -147,7 +145,7 @@ def _member(header: bytes, kind: bytes, size: int, source: str) -> TarMember:
         uid=_number(header[108:116], source),
         gid=_number(header[116:124], source),
         size=size if is_data else 0,
-        link=_text(header[157:257]) if kind in (b"1", b"2") else "",
+        link=(link or _text(header[157:257])) if kind in (b"1", b"2") else "",
         hard_link=kind == b"1",
         device=(_number(header[329:337], source), _number(header[337:345], source)) if kind in (b"3", b"4") else (0, 0),
     )

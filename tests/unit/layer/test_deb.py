@@ -94,6 +94,12 @@ def test_long_names_come_whole(unpack):
     assert content(unpack(make_deb([file(path, b"x")]))[path]) == b"x"
 
 
+def test_a_long_name_that_a_header_cuts_off_behind_a_slash_is_still_a_files(unpack):
+    path = "usr/share/" + "x/" * 60 + "deep"  # "./", and the header's hundred bytes end with a slash
+
+    assert content(unpack(make_deb([file(path, b"x")]))[path]) == b"x"
+
+
 def test_dpkg_deb_packs_what_we_read(tmp_path, require_tool):
     from envbuilder.proc import run
 

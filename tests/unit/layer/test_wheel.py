@@ -13,6 +13,7 @@ from envbuilder.layer.wheel import BadWheel, wheel_claims, wheel_entries
 from envbuilder.layer.wheel_record import BadRecord
 from envbuilder.lock.model import Interpreter
 from envbuilder.testing.artifacts import locked_wheel, make_wheel, store_file
+from envbuilder.testing.zoo import wheel_zoo
 
 PYTHON = Interpreter(version="3.13", tag="cp313")
 SITE = "opt/env/lib/python3.13/site-packages"
@@ -275,3 +276,18 @@ def test_an_entry_point_without_a_callable_is_refused(tree, value):
 def test_an_entry_point_whose_name_is_no_file_name_is_refused(tree, name):
     with pytest.raises(BadEntryPoint, match="no file name"):
         tree(make_wheel("pkg", entry_points=f"[console_scripts]\n{name} = pkg:go\n"))
+
+
+def test_a_wheel_from_an_index_has_no_direct_url_even_if_it_brought_one(tmp_path):
+    # PEP 610: only of what was installed from a direct reference, which a lock never has.
+    (specimen,) = (each for each in wheel_zoo() if each.name == "record")
+    path = tmp_path / "record.whl"
+    path.write_bytes(specimen.data)
+    entries = {entry.path: entry for entry in wheel_entries(path, locked_wheel("record", specimen.data), python=PYTHON)}
+    record = next(entry for name, entry in entries.items() if name.endswith("/RECORD")).open().read()
+
+    assert not [name for name in entries if name.endswith(("direct_url.json", "REQUESTED"))]
+    assert b"direct_url.json" not in record
+    assert (
+        next(entry for name, entry in entries.items() if name.endswith("/INSTALLER")).open().read() == b"envbuilder\n"
+    )
