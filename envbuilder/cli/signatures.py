@@ -23,9 +23,17 @@ from envbuilder.spec.toml import read_document
 @click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="Public key that must have signed.")
 @click.option("--identity", default="", metavar="WHO", help="Who must have signed without a key; needs --issuer.")
 @click.option("--issuer", default="", metavar="URL", help="Who must have vouched for that identity.")
+@click.option(
+    "--trust-root",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Authorities and logs that count for --identity (default: sigstore's public ones).",
+)
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Trust policy that must be met.")
 @common
-def command(app: App, reference: str, key: Path | None, identity: str, issuer: str, policy: Path | None) -> Result:
+def command(
+    app: App, reference: str, key: Path | None, identity: str, issuer: str, trust_root: Path | None, policy: Path | None
+) -> Result:
     """Check who signed the image that REF names now; fail unless the one who must have did. Prints the pinned image.
 
     Without a key, identity or policy the signatures are only listed, unchecked.
@@ -38,7 +46,7 @@ def command(app: App, reference: str, key: Path | None, identity: str, issuer: s
         data = read_document(key, most=MAX_KEY, source=str(key))
         signers[str(key)] = load_public_key(data or b"", source=str(key))
     if identity:
-        signers[identity] = Identity(identity=identity, issuer=issuer)
+        signers[identity] = Identity(identity=identity, issuer=issuer, trust_root=trust_root)
     value: dict[str, object] = {"pinned": source.pinned}
     if not signers and not policy:
         found = [{"form": each.form, "where": each.where} for each in find_signatures(source.target, source.what)]

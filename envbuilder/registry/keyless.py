@@ -1,12 +1,13 @@
 """Keyless signatures: a bundle is checked offline, by the ``sigstore`` extra, against one identity and one issuer.
 
-Only this module imports sigstore, when it is used: its trust root is the one that the package brings along.
+Only this module imports sigstore, when it is used. Its trust root is the one that the package brings along, or a file.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from envbuilder.digest import Digest
@@ -22,10 +23,14 @@ class NoSigstore(HostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who must have signed: the certificate's exact subject (an address, a workflow's URL) and its OIDC issuer."""
+    """Who must have signed: the certificate's exact subject (an address, a workflow's URL) and its OIDC issuer.
+
+    trust_root: the file (trusted_root.json) with the authorities and logs that count; None: sigstore's public ones.
+    """
 
     identity: str
     issuer: str
+    trust_root: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.identity} ({self.issuer})"
@@ -54,14 +59,17 @@ def verify_keyless(
     try:
         parsed = Bundle.from_json(bundle)
         wanted = policy.Identity(identity=who.identity, issuer=who.issuer)
-        kind, payload = (verifier or _verifier()).verify_dsse(parsed, wanted)
-    except (Error, InvalidBundle, ValueError) as error:
+        kind, payload = (verifier or _verifier(who.trust_root)).verify_dsse(parsed, wanted)
+    except (Error, InvalidBundle, ValueError, OSError) as error:
         raise BadSignature(f"{source}: not signed by {who}: {str(error)[:300]}") from error
     check_statement(kind, payload, digest, source=source)
 
 
 @functools.cache
-def _verifier() -> DsseVerifier:
-    from sigstore.verify import Verifier  # noqa: PLC0415  an extra
+def _verifier(trust_root: Path | None) -> DsseVerifier:
+    from sigstore.models import TrustedRoot  # noqa: PLC0415  an extra
+    from sigstore.verify import Verifier  # noqa: PLC0415
 
+    if trust_root is not None:
+        return Verifier(trusted_root=TrustedRoot.from_file(str(trust_root)))
     return Verifier.production(offline=True)

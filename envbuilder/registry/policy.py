@@ -136,10 +136,15 @@ def _signer(entry: object, where: str, folder: Path, problems: list[str]) -> dic
             except SpecError as error:
                 problems.append(f"{where}: {error}")
                 return {}
-        if entry.keys() == {"identity", "issuer"}:
-            who = Identity(**entry)
+        if entry.keys() in ({"identity", "issuer"}, {"identity", "issuer", "trust-root"}):
+            root = folder / entry["trust-root"] if "trust-root" in entry else None
+            if root and not root.is_file():
+                problems.append(f"{where}: {root}: no such file")
+            who = Identity(identity=entry["identity"], issuer=entry["issuer"], trust_root=root)
             return {str(who): who}
-    problems.append(f'{where}: want {{ key = "FILE" }} or {{ identity = "...", issuer = "..." }}')
+    problems.append(
+        f'{where}: want {{ key = "FILE" }} or {{ identity = "...", issuer = "..." }}, with trust-root or not'
+    )
     return {}
 
 

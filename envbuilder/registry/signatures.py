@@ -43,6 +43,8 @@ _log = logging.getLogger("envbuilder.registry")
 #: Signatures looked at per image: each costs a request and a public-key operation.
 MAX_SIGNATURES = 100
 _ATTEMPTS = 5
+#: cosign's specs/SIGNATURE_SPEC.md.
+_CERTIFICATE = "dev.sigstore.cosign/certificate"
 
 Form: TypeAlias = Literal["bundle", "simple"]
 Signer: TypeAlias = PublicKey | Identity
@@ -58,11 +60,15 @@ class SignatureContended(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSignature:
-    """A signature as it is stored: not trusted yet. ``content``: a bundle, or a simple signature."""
+    """A signature as it is stored: not trusted yet. ``content``: a bundle, or a simple signature.
+
+    certified: a simple signature that comes with a certificate: keyless, by cosign 1 or 2.
+    """
 
     form: Form
     where: str
     content: bytes | SimpleSignature
+    certified: bool = False
 
 
 def signature_tag(subject: Descriptor) -> str:
@@ -94,7 +100,8 @@ def find_signatures(source: Target, subject: Descriptor) -> Iterator[FoundSignat
         try:
             payload = _read(source, layer, MAX_PAYLOAD)
             signed = SimpleSignature(payload=payload, signature=decoded(layer.annotations[SIGNATURE], where))
-            yield FoundSignature(form="simple", where=where, content=signed)
+            certified = _CERTIFICATE in layer.annotations
+            yield FoundSignature(form="simple", where=where, content=signed, certified=certified)
         except (IntegrityError, NotFound) as error:
             _log.warning("%s: not a signature: %s", where, error)
 
@@ -107,6 +114,10 @@ def check(signature: FoundSignature, signer: Signer, subject: Descriptor) -> Non
     """
     content = signature.content
     if isinstance(content, SimpleSignature):
+        if isinstance(signer, Identity) and signature.certified:
+            raise BadSignature(
+                f"{signature.where}: a keyless signature of cosign 1 or 2: its log entry has no proof of inclusion"
+            )
         if isinstance(signer, Identity):
             raise BadSignature(f"{signature.where}: a signature by a key, not by {signer}")
         verify_simple(signer, content, subject.digest, source=signature.where)

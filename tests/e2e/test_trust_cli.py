@@ -7,6 +7,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from envbuilder.digest import Digest
+from envbuilder.registry.cosign import BUNDLE
+from envbuilder.testing.fulcio import Sigstore
+
 pytestmark = pytest.mark.slow
 
 
@@ -126,3 +130,22 @@ def test_an_image_that_no_rule_is_about_never_starts(fresh, there, layout, tmp_p
 
     assert "no rule" in fresh("run", f"{there}:1", "--", "true", status=3, **under).stderr
     assert "no rule" in fresh("run", f"oci:{layout}", "--", "true", status=3, **under).stderr
+
+
+def test_a_keyless_signature_is_checked_against_a_trust_root_of_one_s_own(fresh, there, registry, tmp_path):
+    pytest.importorskip("sigstore")
+    theirs, who = Sigstore(), ("alice@example.test", "https://issuer.test")
+    (tmp_path / "root.json").write_bytes(theirs.trust_root)
+    pinned = fresh.json("resolve", f"{there}:1")["pinned"]
+    (tmp_path / "bundle.json").write_bytes(theirs.sign(Digest(pinned.partition("@")[2]), *who))
+    fresh("attach", f"{there}:1", str(tmp_path / "bundle.json"), "--type", BUNDLE)
+    asked = ("signatures", f"{there}:1", "--identity", who[0], "--issuer", who[1])
+
+    assert fresh(*asked, "--trust-root", str(tmp_path / "root.json")).stdout.strip() == pinned
+    # The public service never heard of it.
+    fresh(*asked, status=3)
+    (tmp_path / "policy.toml").write_text(
+        f'[[rule]]\nimages = ["{registry.host}/trust/**"]\n'
+        f'any-of = [{{ identity = "{who[0]}", issuer = "{who[1]}", trust-root = "root.json" }}]\n'
+    )
+    fresh("pull", f"{there}:1", ENVBUILDER_RESOLVE_POLICY=str(tmp_path / "policy.toml"))

@@ -157,3 +157,13 @@ def test_a_bundle_by_a_key_is_not_by_an_identity():
     for bundle in (sign_bundle(_RELEASE, Digest.of(b"x")), b"{}", b"", b"\xff"):
         with pytest.raises(BadSignature):
             verify_keyless(bundle, who, Digest.of(b"x"), source="s")
+
+
+def test_an_identity_may_name_its_trust_root_relative_to_the_policy(policy, tmp_path):
+    signer = 'any-of = [{ identity = "a@b.test", issuer = "https://i.test", trust-root = "root.json" }]'
+    with pytest.raises(SpecErrors, match=r"root\.json: no such file"):
+        policy(rule('["**"]', signer))
+
+    (tmp_path / "root.json").write_text("{}")
+    (only,) = policy(rule('["**"]', signer)).rules
+    assert [who.trust_root for who in only.signers.values()] == [tmp_path / "root.json"]
