@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from envbuilder.lock.archives import known_archives
 from envbuilder.lock.download import without_credentials
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.mount.probe import Capability, chosen_mode, probe
+from envbuilder.mount.rootless import NoOwnUsers, become_root_of_our_own
 from envbuilder.oci.reference import RegistryReference, parse_reference
 from envbuilder.resolve.resolver import resolve
 
@@ -44,6 +46,8 @@ def command(app: App, reference: str, try_push: bool) -> Result:
         for key, setting in sorted(app.settings.by_key.items())
     ]
     node = app.mount_settings()
+    with suppress(NoOwnUsers):  # what is tried is then what a run without root would find
+        become_root_of_our_own()
     host = probe(node.state_dir, node.cache_dir)
     tools = (*_programs(), *_sources(app))
     mode = chosen_mode(host)
@@ -77,8 +81,9 @@ def command(app: App, reference: str, try_push: bool) -> Result:
 _MODES = {
     "erofs": "lazily, EROFS over files that our FUSE daemon serves",
     "loop": "lazily, EROFS over loop devices (see above for why not from files)",
+    "fuse": "lazily, file by file over FUSE (see above for why not EROFS)",
     "unpack": "by unpacking the whole image first (see above for what is missing)",
-    "": "not at all: mounting needs root",
+    "": "not at all: no root, and no user namespace",
 }
 
 

@@ -59,7 +59,7 @@ def chosen_mode(found: tuple[Capability, ...]) -> str:
         return "erofs"
     if {"fuse", "erofs over loop devices"} <= ok:
         return "loop"
-    return "unpack"
+    return "fuse" if "fuse" in ok else "unpack"
 
 
 def _tried(name: str, attempt: Callable[[], str]) -> Capability:
@@ -77,7 +77,7 @@ def _runtime(name: str, state_dir: Path) -> Capability:
 def _root() -> str:
     if os.geteuid() != 0:
         raise PermissionError("we are not root: EROFS and overlay mounts are refused")
-    return "we are root"
+    return "we are root of a user namespace of our own: run works" if kernel.in_own_users() else "we are root"
 
 
 def _gpu() -> str:

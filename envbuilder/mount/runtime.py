@@ -19,6 +19,7 @@ from pathlib import Path
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.bundle import ProcessOptions, runtime_config
 from envbuilder.mount.cdi import Edits
+from envbuilder.mount.kernel import in_own_users
 from envbuilder.mount.rootless import adapted
 from envbuilder.mount.users import ContainerUser
 from envbuilder.oci.config import ImageConfig
@@ -74,7 +75,8 @@ def try_runtime(name: str, state_dir: Path, *, runner: Runner = run) -> RuntimeT
     if path is None:
         return RuntimeTried(name=name, path="", works=False, why="not installed")
     found = os.stat(path)  # noqa: PTH116 - a string
-    key = f"{path} {found.st_size} {found.st_mtime_ns} {_BOOT_ID.read_text().strip()}"
+    own = " own users" if in_own_users() else ""
+    key = f"{path} {found.st_size} {found.st_mtime_ns} {_BOOT_ID.read_text().strip()}{own}"
     kept = state_dir / f"runtime-{Path(name).name}.json"
     with suppress(OSError, ValueError, TypeError):
         value = json.loads(kept.read_bytes())
