@@ -62,7 +62,7 @@ images: setup ## build every image into the store
 	$(BIN)/envbuilder build $(BUILT)
 	@tools/trace-starts $(BUILT)
 
-repro: setup ## build ENV ("all": every image) twice: other directory, file system, mtimes, umask, uid, TZ, locale, one CPU; compare
+repro: setup ## build ENV ("all": every image) twice: other directory, file order, mtimes, umask, uid, TZ, locale, one CPU; compare
 	@tools/install-system-packages fetch
 	tools/repro $(ENV)
 
