@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,7 +33,8 @@ from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.project import environment_folder
-from envbuilder.store.copy import DEFAULT_JOBS, copy
+from envbuilder.store.copy import copy
+from envbuilder.store.early import EarlyPush
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import SerialTarget, Target
 
@@ -192,7 +192,7 @@ def _make(
     rows: list[dict[str, Any]] = []
     needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
     absent = sum(artifact.size for artifact in needed.values() if not source.has(artifact))
-    with app.output.stage(f"{lock.name}: fetch", absent) as meter, _Pusher(target, store) as pusher:
+    with app.output.stage(f"{lock.name}: fetch", absent) as meter, EarlyPush(store, target) as early:
 
         def finished(layer: Layer, reused: bool) -> None:
             made = PredictedLayer(
@@ -204,7 +204,7 @@ def _make(
             )
             check_predicted(expected, made, lock)
             rows.append(_row(made, reused=reused))
-            pusher.push(layer)
+            early.push(layer.blob)
             if not reused:
                 app.output.note(f"{layer.id}: built, {human_size(layer.blob.size)}")
 
@@ -220,7 +220,7 @@ def _make(
             helper=compiling_packages(project, lock, host_platform_of()),
         )
     what = built.image.descriptor
-    return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, pusher.sent
+    return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent
 
 
 def _row(layer: PredictedLayer, *, reused: bool) -> dict[str, Any]:
@@ -246,31 +246,3 @@ class _Watched:
     def _fetched(self, _artifact: Artifact, size: int) -> None:
         with self._guard:
             self._meter.advance(size)
-
-
-class _Pusher:
-    """Sends layers to a target while others are built; errors come up at the end of the block."""
-
-    def __init__(self, target: Target | None, store: LayoutTarget) -> None:
-        self._target, self._store = target, store
-        self._pool = ThreadPoolExecutor(DEFAULT_JOBS, "push")
-        self._sent: list[Future[int]] = []
-        self.sent = 0
-
-    def push(self, layer: Layer) -> None:
-        if self._target is not None:
-            self._sent.append(self._pool.submit(self._push, self._target, layer))
-
-    def _push(self, target: Target, layer: Layer) -> int:
-        if target.has(layer.blob):
-            return 0
-        target.push(layer.blob, lambda: self._store.fetch(layer.blob))
-        return layer.blob.size
-
-    def __enter__(self) -> _Pusher:  # noqa: PYI034  typing.Self is of Python 3.11
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._pool.shutdown(wait=kind is None, cancel_futures=kind is not None)
-        if kind is None:
-            self.sent = sum(future.result() for future in self._sent)

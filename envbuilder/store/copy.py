@@ -159,7 +159,7 @@ def copy(
 
 
 def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, progress: Progress | None) -> CopyReport:
-    movement = _Movement(source, target, progress)
+    movement = Movement(source, target, progress)
     # An archive's bytes should follow from the image alone, so its blobs go one by one.
     movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs)
     for manifest, data in plan.manifests:
@@ -221,8 +221,8 @@ def _document(source: Target, what: Descriptor) -> bytes:
         return verifying(stream, what, source=source.name).read()
 
 
-class _Movement:
-    """The state that the threads of one copy share."""
+class Movement:
+    """Blobs and documents on their way from one target to another: the state that the threads of it share."""
 
     def __init__(self, source: Target, target: Target, progress: Progress | None) -> None:
         self._source, self._target, self._progress = source, target, progress
@@ -237,7 +237,7 @@ class _Movement:
         pool = ThreadPoolExecutor(max(1, min(jobs, len(blobs) or 1)), "copy")
         futures: list[Future[None]] = []
         try:
-            futures = [pool.submit(self._blob, blob) for blob in largest_first]
+            futures = [pool.submit(self.blob, blob) for blob in largest_first]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failures = [error for future in futures if future in done and (error := future.exception())]
         finally:
@@ -261,7 +261,21 @@ class _Movement:
         if root.digest in {manifest.digest for manifest, _ in plan.manifests}:
             self._count(root, root.size)
 
-    def _blob(self, what: Descriptor) -> None:
+    def stop(self) -> None:
+        """Let what is on its way end with CopyCancelled, and nothing begin."""
+        self._stop.set()
+
+    def is_there(self, what: Descriptor) -> bool:
+        """Whether the destination has it."""
+        with _side("destination", self._target, what):
+            return self._target.has(what)
+
+    def blob(self, what: Descriptor) -> None:
+        """Move a blob once both ends have a place for it.
+
+        Raises:
+            CopyCancelled: after ``stop``, or because another blob failed. What the targets raise.
+        """
         with _side("destination", self._target, what), self._slots():
             if self._stop.is_set():
                 raise CopyCancelled(f"copy: {what.digest}: not begun, because another blob failed")
@@ -312,7 +326,7 @@ class _Movement:
 class _Watched(io.RawIOBase):
     """A verified stream of the source that counts, can be stopped, and says which side failed."""
 
-    def __init__(self, inner: BinaryIO, movement: _Movement, what: Descriptor) -> None:
+    def __init__(self, inner: BinaryIO, movement: Movement, what: Descriptor) -> None:
         super().__init__()
         self._inner, self._movement, self._what = inner, movement, what
         self._passed = 0
