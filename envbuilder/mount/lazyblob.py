@@ -6,7 +6,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from envbuilder.layer.chunks import ChunkIndex
 from envbuilder.layer.frames import CHUNK_SIZE
@@ -17,6 +17,8 @@ from envbuilder.mount.pagemap import CHUNK_PAGES
 from envbuilder.mount.request import Device
 from envbuilder.mount.spans import SpanMap
 
+#: How the chunks of a blob lie in it: ours, or those of others.
+AnyIndex: TypeAlias = ChunkIndex | SpanMap
 #: Called with the error, or None when the bytes are local.
 Done = Callable[[OSError | None], None]
 
@@ -40,7 +42,7 @@ class LazyBlob:
     def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
         self.number, self.device, self.size = number, device, device.size
         self._wanting, self._counters = wanting, counters
-        self.index: ChunkIndex | SpanMap | None = None
+        self.index: AnyIndex | None = None
         self.stored: StoredBlob | None = None
         self._chunk_size = 0
         self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -54,7 +56,7 @@ class LazyBlob:
         stored.with_pages()
         self.stored = stored
 
-    def opened(self, index: ChunkIndex | SpanMap, stored: StoredBlob) -> None:
+    def opened(self, index: AnyIndex, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
         step = index.offsets[1]
         regular = all(offset == number * step for number, offset in enumerate(index.offsets[:-1]))

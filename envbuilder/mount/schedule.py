@@ -16,16 +16,14 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from envbuilder.layer.chunks import ChunkIndex
 from envbuilder.mount import rounds
 from envbuilder.mount.chunkstore import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, runs
-from envbuilder.mount.lazyblob import Done, LazyBlob
+from envbuilder.mount.lazyblob import AnyIndex, Done, LazyBlob
 from envbuilder.mount.link import Link
 from envbuilder.mount.promised import Promised
 from envbuilder.mount.request import Device
-from envbuilder.mount.spans import SpanMap
 
 #: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
 #: ``import torch`` from the AI image, cold, registry on loopback (2026-11-30), as requests, reads that waited, MB and
@@ -236,7 +234,7 @@ class Schedule:
                 self._background_running -= 1
                 self._changed.notify()
 
-    def opened(self, blob: LazyBlob, index: ChunkIndex | SpanMap, stored: StoredBlob) -> None:
+    def opened(self, blob: LazyBlob, index: AnyIndex, stored: StoredBlob) -> None:
         """The index of ``blob`` is here: plan the reads that wait for it."""
         with self._changed:
             blob.opened(index, stored)

@@ -28,6 +28,7 @@ from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount import fuse, kernel, loop, worker
 from envbuilder.mount.chunkstore import ChunkStore
 from envbuilder.mount.counters import Counters
+from envbuilder.mount.daemon import end_signals, log_to
 from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, receive_request, send_error, send_event
 from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
 from envbuilder.mount.stream import is_usable
@@ -41,7 +42,6 @@ _RESTARTS, _RESTART_WINDOW_S = 8, 60.0
 _POLL_S = 30.0
 #: What kernels before 6.12 say to a regular file as EROFS source, and those where backing files may not be stacked.
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.ELOOP, errno.EOPNOTSUPP)
-_LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(message)s"
 
 
 class NoFuse(HostError):
@@ -78,8 +78,8 @@ class _Supervisor:
         except EnvbuilderError as error:
             send_error(self._channel, error)
             return
-        _log_to(self._folder.log)
-        wakeup = _signals()
+        log_to(self._folder.log)
+        wakeup = end_signals()
         try:
             try:
                 self._mount()
@@ -374,29 +374,6 @@ class _Supervisor:
         with suppress(ChildProcessError):
             os.waitpid(self._worker, 0)
         os.close(self._worker_handle)
-
-
-def _signals() -> int:
-    """A descriptor that becomes readable when we are asked to end."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    return reader
-
-
-def _log_to(file: Path) -> None:
-    """Let go of the caller's streams and working directory: a pipe of its would stay open, its folder busy."""
-    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for descriptor, stream in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(descriptor, stream)
-    os.close(log)
-    os.close(nothing)
-    os.chdir("/")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
-    )
 
 
 def main() -> None:

@@ -108,8 +108,9 @@ def test_an_unreachable_source_stops_a_full_start_and_leaves_nothing(node):
         pass
 
 
-def test_readers_do_not_notice_that_the_worker_is_killed(node):
-    with open_mount(node.image, node.source, node.settings) as mounted:
+@pytest.mark.parametrize("mode", ["erofs", "fuse"])
+def test_readers_do_not_notice_that_the_worker_is_killed(node, mode):
+    with open_mount(node.image, node.source, replace(node.settings, mode=mode)) as mounted:
         node.source.switch("slow", "0.05")
         readers = [Reader(mounted.directory / "data" / name) for name in ("big", "second")]
         for restarts in (1, 2, 3):
