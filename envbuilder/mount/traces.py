@@ -20,7 +20,9 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
 from envbuilder.oci import media_types
+from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
+from envbuilder.store.copy import copy
 from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
 from envbuilder.store.target import Opener, Target
 
@@ -134,10 +136,9 @@ def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
     what = _newest(source, image.descriptor)
     if what is None:
         return False
-    manifest = read_referrer(source, what, image.descriptor)
-    for blob in (manifest.config, *manifest.layers):
-        if not target.has(blob):
-            target.push(blob, partial(source.fetch, blob))
+    read_referrer(source, what, image.descriptor)
+    # As any copy: what the target remembers and no longer has is sent again.
+    copy(source, plain(what), target, finish=False)
     attach_manifest(target, image.descriptor, _read(source, what, MAX_MANIFEST_SIZE))
     return True
 

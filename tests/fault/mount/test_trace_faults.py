@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,15 @@ from envbuilder.mount.reads import recorded
 from envbuilder.mount.state import reap
 from envbuilder.mount.trace import Frame, Pages, Trace, merge, of_reads
 from envbuilder.mount.traces import attach_trace, copy_trace, find_trace
+from envbuilder.oci.reference import RegistryReference
+from envbuilder.registry.client import RegistryClient
+from envbuilder.registry.known import KnownBlobs
+from envbuilder.registry.target import RegistryTarget
+from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.referrers import read_referrer, referrers
 from envbuilder.testing.nodes import BIG, Node, make_node, push_test_image
+from envbuilder.testing.servers import docker_registry
 
 pytestmark = pytest.mark.slow
 
@@ -244,3 +252,25 @@ def test_a_trace_follows_its_image_to_another_place(node, tmp_path):
 
     assert copied
     assert find_trace(target, node.image) == find_trace(node.source, node.image)
+
+
+def test_a_trace_follows_to_a_registry_that_lost_what_we_remember_of_it(node, tmp_path, require_tool):
+    """A push trusts its memory of a day, and somebody else deleted meanwhile."""
+    require_tool("docker-registry")
+    known = KnownBlobs(tmp_path / "known")
+    with docker_registry(tmp_path / "registry") as registry, RegistryClient() as client:
+        reference = RegistryReference(registry.host, "a/b")
+        target = RegistryTarget(reference, client, writable=True, known=known)
+        copy(node.source, node.image.descriptor, target)
+        assert copy_trace(node.source, node.image, target)
+        (what,) = referrers(target, node.image.descriptor)
+        manifest = read_referrer(target, what, node.image.descriptor)
+        places = [f"manifests/{what.digest}", *(f"blobs/{layer.digest}" for layer in manifest.layers)]
+        for place in places:
+            request = urllib.request.Request(f"http://{registry.host}/v2/a/b/{place}", method="DELETE")
+            urllib.request.urlopen(request).close()
+
+        again = RegistryTarget(reference, client, writable=True, known=known)
+        assert again.has(manifest.layers[0])
+        assert copy_trace(node.source, node.image, again)
+        assert find_trace(again, node.image) == find_trace(node.source, node.image)
