@@ -6,9 +6,12 @@
     blobs/<sha256>/pages.<boot id>    single pages of chunks that are not present (pagemap.py)
     blobs/<sha256>/durable            the same for chunks whose data are on disk
     blobs/<sha256>/complete           exists when every chunk is durable
+    blobs/<sha256>/starts             where each chunk begins in ``data``: 8 bytes a chunk
+    blobs/<sha256>/sums               CRC-32 of each durable chunk, 4 bytes a chunk: what ``fsck`` compares
     blobs/<sha256>/lock               flock held for moments, while the files are made or a map is written
 
-Who uses a blob holds a shared flock on its ``data``: what may be evicted is what can be locked exclusively.
+Who uses a blob holds a shared flock on its ``data``: what may be evicted is what can be locked exclusively
+(eviction.py). When a blob was last used is the time of its ``lock``.
 
 Data are durable before their mark is: ``present`` is believed only in the boot that wrote it, when
 the page cache still has what it says; after a power cut ``durable`` alone counts. A byte a chunk,
@@ -17,9 +20,12 @@ written by pwrite, needs no lock between processes, and a full disk is an error,
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
+import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,12 +36,20 @@ from envbuilder.errors import HostError, IntegrityError
 from envbuilder.mount.pagemap import PageMap
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Times that a blob is opened again when it was evicted in the moment of opening.
+_OPENINGS = 5
 
 
 class StoreDamaged(IntegrityError):
     """A file of the chunk store does not have the size it must have."""
 
     hint = "Remove this blob's folder from the cache; it will be fetched again."
+
+
+class Evicted(HostError):
+    """A blob was evicted in the moment in which it was opened."""
+
+    hint = "Start it again."
 
 
 class StoreRefused(HostError):
@@ -69,9 +83,11 @@ class ChunkStore:
         folder = self.blob(digest)
         with suppress(OSError, StoreDamaged):
             if not (folder / "complete").exists():
-                blob = StoredBlob(folder, range(_present_file(folder).stat().st_size), size)
-                blob.flush()
-                blob.close()
+                blob = StoredBlob(folder, read_starts(folder), size)
+                try:
+                    blob.flush()
+                finally:
+                    blob.close()
 
     def open(self, digest: Digest, starts: Sequence[int], size: int) -> StoredBlob:
         """The chunks of a blob that begin at ``starts`` (uncompressed bytes) and end at ``size``.
@@ -80,11 +96,16 @@ class ChunkStore:
             StoreRefused: it cannot be written (disk full, read-only, another owner).
         """
         folder = self.blob(digest)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return StoredBlob(folder, starts, size)
-        except OSError as error:
-            raise StoreRefused(f"chunk store {folder}: {error.strerror}") from error
+        for left in reversed(range(_OPENINGS)):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                return StoredBlob(folder, starts, size)
+            except Evicted:  # noqa: PERF203 - tried again
+                if not left:
+                    raise
+            except OSError as error:
+                raise StoreRefused(f"chunk store {folder}: {error.strerror}") from error
+        raise AssertionError
 
     def hold(self, digest: Digest) -> int:
         """A descriptor that keeps a complete blob from being evicted until it is closed.
@@ -92,9 +113,21 @@ class ChunkStore:
         Raises:
             OSError: it is not here.
         """
-        held = os.open(self.blob(digest) / "data", os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(held, fcntl.LOCK_SH)
+        folder = self.blob(digest)
+        held = os.open(folder / "data", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if not os.fstat(held).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "evicted in this moment", str(folder))
+            os.utime(folder / "lock")
+        except BaseException:
+            os.close(held)
+            raise
         return held
+
+    def write_marks(self, digest: Digest, durable: bytes) -> None:
+        """Replace what is believed to be durable of a blob; under its ``lock``."""
+        _put(self.blob(digest) / "durable", durable)
 
     def read_index(self, digest: Digest) -> bytes | None:
         """The stored chunk index of a blob, to be verified by the caller."""
@@ -120,6 +153,9 @@ class StoredBlob:
         self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not _is_at(self._lock, folder / "lock"):
+                raise Evicted(f"{folder}: evicted while it was opened")
+            os.utime(self._lock)
             self._data = self._open_data()
             fcntl.flock(self._data, fcntl.LOCK_SH)
             self._present_file = self._open_present()
@@ -144,10 +180,13 @@ class StoredBlob:
         data = os.open(self.folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(data).st_size != self.size:  # new, or not ours: nothing that the maps say holds
             maps = (path.name for kind in ("present.*", "pages.*") for path in self.folder.glob(kind))
-            for name in ("complete", "durable", *maps):
+            for name in ("complete", "durable", "sums", *maps):
                 (self.folder / name).unlink(missing_ok=True)
             os.ftruncate(data, 0)
             os.ftruncate(data, self.size)
+            (self.folder / "starts").unlink(missing_ok=True)
+        if not (self.folder / "starts").exists():
+            _put(self.folder / "starts", array("Q", self._starts).tobytes(), durable=False)
         return data
 
     def _open_present(self) -> int:
@@ -230,13 +269,20 @@ class StoredBlob:
         Raises:
             OSError: the disk failed or is full.
         """
-        present = self._present[:]
+        present, before = self._present[:], self._durable()
+        if _union(before, present) != before or not (self.folder / "complete").exists():
+            # Outside the lock, which who opens the blob waits for.
+            os.fdatasync(self._data)
+        fresh = {chunk: self._sum(chunk) for chunk, here in enumerate(present) if here and not before[chunk]}
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # two that flush at once must not undo each other's marks
         try:
             before = self._durable()
             merged = _union(before, present)
             if merged != before:
-                os.fdatasync(self._data)
+                sums = read_sums(self.folder, self._count)
+                for chunk, value in fresh.items():
+                    sums[chunk] = value
+                _put(self.folder / "sums", sums.tobytes())
                 _put(self.folder / "durable", merged)
             if 0 in merged:
                 return False
@@ -246,6 +292,14 @@ class StoredBlob:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
+    def _sum(self, chunk: int) -> int:
+        """The CRC-32 of a chunk that is here."""
+        start = self._starts[chunk]
+        end = self._starts[chunk + 1] if chunk + 1 < self._count else self.size
+        data = bytearray(end - start)
+        self.read(start, memoryview(data))
+        return zlib.crc32(data)
+
     def close(self) -> None:
         """Let go of the blob; what was not flushed is still believed until the next boot."""
         self._present.close()
@@ -253,6 +307,35 @@ class StoredBlob:
             self.pages.close()
         for opened in (self._data, self._present_file, self._lock):
             os.close(opened)
+
+
+def read_starts(folder: Path) -> Sequence[int]:
+    """Where each chunk of the blob in ``folder`` begins.
+
+    Raises:
+        OSError: that was not kept. StoreDamaged: the file is not what it was.
+    """
+    data = (folder / "starts").read_bytes()
+    if not data or len(data) % 8:
+        raise StoreDamaged(f"{folder / 'starts'}: want 8 bytes a chunk, got {len(data)}")
+    return array("Q", data)
+
+
+def read_sums(folder: Path, count: int) -> array[int]:
+    """The CRC-32 of each of ``count`` chunks of the blob in ``folder``; 0 where none is known."""
+    try:
+        data = (folder / "sums").read_bytes()
+    except OSError:
+        data = b""
+    return array("I", data if len(data) == 4 * count else bytes(4 * count))
+
+
+def _is_at(opened: int, path: Path) -> bool:
+    """Whether an open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(opened), path.stat())
+    except OSError:
+        return False
 
 
 def _present_file(folder: Path) -> Path:

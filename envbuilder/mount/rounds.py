@@ -20,6 +20,7 @@ _STRETCH = 64
 #: Number of a process, and of how many.
 Share = tuple[int, int]
 WHOLE: Share = (0, 1)
+NOTHING: Share = (1, 1)
 
 #: What is on its way: (blob, chunk) -> its job.
 Flights = MutableMapping[tuple[int, int], Job]

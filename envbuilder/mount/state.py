@@ -49,6 +49,7 @@ class Record:
 
     points: mount points, in the order in which they are unmounted. scratch: removed at the end, or "".
     how: "erofs", "loop" or "unpacked", and whether "direct" (all blobs complete) or "lazy".
+    layers: digests (hex) of the blobs that it reads. origin: where they come from.
     """
 
     id: str
@@ -62,6 +63,8 @@ class Record:
     points: tuple[str, ...]
     scratch: str = ""
     started_at: float = 0.0  # seconds since the epoch
+    layers: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class MountFolder:
         """The record; None when there is none (it died before it mounted anything)."""
         try:
             value = json.loads((self.path / "record.json").read_bytes())
-            return Record(**{**value, "points": tuple(value["points"])})
+            return Record(**{**value, "points": tuple(value["points"]), "layers": tuple(value.get("layers", ()))})
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -185,6 +188,11 @@ def statuses(state_dir: Path) -> tuple[MountStatus, ...]:
         if record := folder.read():
             found.append(MountStatus(record, read_counters(folder.counters), folder.is_alive()))
     return tuple(found)
+
+
+def in_use(state_dir: Path) -> frozenset[str]:
+    """Digests (hex) of the blobs that mounts name which were not cleared away, living or not."""
+    return frozenset(digest for folder in folders(state_dir) if (found := folder.read()) for digest in found.layers)
 
 
 def reap(state_dir: Path) -> tuple[Record, ...]:
