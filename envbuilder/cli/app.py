@@ -16,6 +16,7 @@ import click
 from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
+from envbuilder.mount.eviction import Quota
 from envbuilder.mount.mount import Mode, MountSettings
 from envbuilder.spec.project import NoProject, find_project
 
@@ -74,6 +75,7 @@ class App:
             trace=self._switch("mount.trace"),
             layer_indexes=self._switch("mount.layer-indexes"),
             background=self._switch("mount.background"),
+            quota=Quota.parse(self.settings.get("mount.quota")),
         )
 
     def _switch(self, key: str) -> bool:

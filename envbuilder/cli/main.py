@@ -40,6 +40,8 @@ VERBS = {
     "mount": "Mount an image lazily: the root file system is there before it is downloaded.",
     "unmount": "Take a mount away.",
     "run": "Start a command in an image, lazily.",
+    "ps": "List what is mounted and how its lazy start goes.",
+    "chunks": "List, free or check what lazily started images keep on this node.",
     "trace": "Record what a start reads, so that the next ones fetch it first.",
     "verify": "Build an image again from the lock attached to it and compare every digest.",
     "inspect": "Say what is in an image or a lock.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
@@ -16,10 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from envbuilder.errors import SpecError
 from envbuilder.mount.chunkstore import ChunkStore
 
 #: Folders on their way out begin with this; who finds one removes it.
 _GOING = ".going."
+_QUOTA = re.compile(r"(\d{1,15})(%|kB|MB|GB|TB|)")
+_UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BLOCK = 512  # bytes of st_blocks (stat(2))
 #: Of its file system the store leaves free what is less: a share, or bytes. Others write there too.
 _FREE_SHARE, _FREE_SIZE = 0.02, 2 << 30
@@ -47,6 +51,22 @@ class Quota:
 
     size: int = 0
     share: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Quota:
+        """``50GB``, ``80%`` of the file system, or ``none``.
+
+        Raises:
+            SpecError: it is none of these.
+        """
+        if text == "none":
+            return cls()
+        match = _QUOTA.fullmatch(text)
+        if match is None or not int(match[1]) or (match[2] == "%" and int(match[1]) > 100):
+            raise SpecError(f"quota: want a size such as 50GB, a share such as 80%, or none, got {text[:40]!r}")
+        if match[2] == "%":
+            return cls(share=int(match[1]) / 100)
+        return cls(size=int(match[1]) * _UNITS[match[2]])
 
     def limit(self, directory: Path) -> int | None:
         """Bytes for the store below ``directory``; None: no limit."""

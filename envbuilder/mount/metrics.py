@@ -1,0 +1,40 @@
+"""What mounts have done, in the text format that Prometheus reads (exposition format 0.0.4). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from envbuilder.mount.counters import Snapshot
+from envbuilder.mount.eviction import BlobUse
+from envbuilder.mount.state import MountStatus
+
+#: Counters that time is kept of in microseconds; Prometheus wants seconds.
+_SECONDS = {"waited_us": "waited_seconds"}
+
+
+def hit_rate(counters: Snapshot) -> float | None:
+    """The share of reads that were answered without waiting; None before the first read."""
+    reads = counters.hits + counters.waits
+    return counters.hits / reads if reads else None
+
+
+def prometheus(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None) -> str:
+    """Counters of every mount, by its id and image, and what the chunk store takes, bytes."""
+    return "\n".join(_lines(mounts, blobs, limit)) + "\n"
+
+
+def _lines(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None) -> Iterator[str]:
+    for name in Snapshot().to_json():
+        metric = f"envbuilder_mount_{_SECONDS.get(name, name)}_total"
+        yield f"# TYPE {metric} counter"
+        for mount in mounts:
+            value = mount.counters.to_json()[name]
+            text = f"{value / 1e6:.6f}" if name in _SECONDS else str(value)
+            yield f'{metric}{{id="{mount.record.id}",image="{mount.record.image}"}} {text}'
+    yield "# TYPE envbuilder_mounts gauge"
+    yield f"envbuilder_mounts {len(mounts)}"
+    yield "# TYPE envbuilder_chunks_bytes gauge"
+    yield f"envbuilder_chunks_bytes {sum(blob.size for blob in blobs)}"
+    if limit is not None:
+        yield "# TYPE envbuilder_chunks_limit_bytes gauge"
+        yield f"envbuilder_chunks_limit_bytes {limit}"
