@@ -106,21 +106,27 @@ def build_layers(
     """The layer of each plan, in the plans' order.
 
     Artefacts of a layer are fetched only when the layer must be made, and a layer is begun as soon
-    as its own are here, the largest first. ``finished(layer, reused)`` is called from the caller's
-    thread. The first error cancels the rest.
+    as its own are here, the largest first; meanwhile the records of the others are read. ``finished(layer,
+    reused)`` is called from the caller's thread. The first error cancels the rest.
     """
     layers: dict[str, Layer] = {}
-    missing: list[LayerPlan] = []
-    for plan in plans:
-        if layer := find_layer(plan, store):
-            layers[plan.id] = layer
-            finished(layer, True)
-        else:
-            missing.append(plan)
-    if missing:
-        for layer in _build_missing(missing, store, artifacts, cache, jobs):
+    missing = [plan for plan in plans if not has_layer(plan, store)]
+    building = {plan.id for plan in missing}
+
+    def read_known() -> None:
+        for plan in plans:
+            if plan.id not in building and plan.id not in layers and (layer := find_layer(plan, store)):
+                layers[plan.id] = layer
+                finished(layer, True)
+
+    if not missing:
+        read_known()
+    while missing := missing or [plan for plan in plans if plan.id not in layers]:
+        building.update(plan.id for plan in missing)  # in a second round: the paths of their records are damaged
+        for layer in _build_missing(missing, store, artifacts, cache, jobs, begun=read_known):
             layers[layer.id] = layer
             finished(layer, False)
+        missing = []
     return tuple(layers[plan.id] for plan in plans)
 
 
@@ -129,8 +135,15 @@ def _weight(plan: LayerPlan) -> int:
 
 
 def _build_missing(
-    plans: Sequence[LayerPlan], store: LayoutTarget, artifacts: ArtifactSource, cache: Path, jobs: int
+    plans: Sequence[LayerPlan],
+    store: LayoutTarget,
+    artifacts: ArtifactSource,
+    cache: Path,
+    jobs: int,
+    *,
+    begun: Callable[[], None],
 ) -> Iterator[Layer]:
+    """The layer of each of ``plans``, in the order of their ends; ``begun`` is called once, when the first is made."""
     # A parent's layers come first: its computed layer is then made while the child's are.
     owners = list(dict.fromkeys(plan.id.partition("/")[0] for plan in plans))
     by_size = sorted(plans, key=lambda plan: (owners.index(plan.id.partition("/")[0]), -_weight(plan), plan.id))
@@ -142,6 +155,7 @@ def _build_missing(
         }
         waiting = list(by_size)
         running: set[Future[Any]] = set()
+        told = False
         while waiting or running:
             for plan in list(waiting):
                 needed = [fetches[artifact.digest] for artifact in plan.artifacts]
@@ -150,6 +164,9 @@ def _build_missing(
                     running.add(builders.submit(_build_in_process, plan, LocalFiles(files), store.directory, cache))
                     waiting.remove(plan)
             fetching = {fetch for plan in waiting for a in plan.artifacts if not (fetch := fetches[a.digest]).done()}
+            if running and not told:
+                told = True
+                begun()
             done, _ = wait(running | fetching, return_when=FIRST_COMPLETED)
             for future in done:
                 if future in running:

@@ -33,7 +33,8 @@ def merged_metadata(
         if node.is_directory:
             names[id(node)] = _directory(node, names)
         else:
-            names[id(node)] = files.get(node.inode) or files.setdefault(node.inode, _file(node))
+            inode = node.inode
+            names[id(node)] = files.get(inode) or files.setdefault(inode, _file(node))
     return write_erofs(_directory(merged.root, names), devices, mtime_s=SOURCE_EPOCH_S, block_bits=block_bits)
 
 

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from typing import Protocol
 
@@ -152,6 +153,7 @@ class ImageCompiler:
         return answers
 
 
+@cache
 def compiler_identity(interpreter: str) -> str:
     """``Compiler.identity`` of the interpreter with that identity, without starting it."""
     recipe = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.layer.build import LocalFiles, build_layer, find_layer, has_layer
+from envbuilder.layer.build import LocalFiles, build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.tree import Entry, file, symlink
 from envbuilder.store.layout import LayoutTarget
 
@@ -68,3 +68,24 @@ def test_a_record_that_is_none_is_not_believed(store, record):
 
     assert find_layer(Plan(), store) is None
     assert not has_layer(Plan(), store)
+
+
+@pytest.mark.slow  # starts build processes
+def test_what_is_known_is_told_while_the_rest_is_built_and_unreadable_paths_are_made_anew(store, tmp_path):
+    known, damaged, new = (
+        Plan(id=f"test/{name}", key=Digest.of(name.encode())) for name in ("known", "damaged", "new")
+    )
+    for plan in (known, damaged):
+        build_layer(plan, NOTHING, store, cache=tmp_path)
+    whole = store.records.get(damaged.key.hex)
+    store.records.put(damaged.key.hex, whole.replace(b'"a/link"', b"1,2,3"))
+    told = []
+
+    def finished(layer, reused):
+        told.append((layer.id, reused))
+
+    layers = build_layers([new, damaged, known], store, NOTHING, cache=tmp_path, jobs=1, finished=finished)
+
+    assert [layer.id for layer in layers] == ["test/new", "test/damaged", "test/known"]
+    assert told == [("test/known", True), ("test/new", False), ("test/damaged", False)]
+    assert store.records.get(damaged.key.hex) == whole
