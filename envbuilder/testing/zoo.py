@@ -31,7 +31,7 @@ def wheel_zoo() -> tuple[Specimen, ...]:
 
 
 def deb_zoo() -> tuple[Specimen, ...]:
-    """Debian packages: merged /usr, hard links, modes and owners, devices, conffiles, triggers, names, depth.
+    """Debian packages: merged /usr, hard links, modes and owners, devices, conffiles, triggers, alternatives, names, depth.
 
     No extended attributes: dpkg takes no tar that has them.
     """
@@ -209,6 +209,16 @@ def _owned(path: str, mode: int, uid: int, gid: int) -> Entry:
     return Entry(path=path, mode=FILE | mode, uid=uid, gid=gid, size=made.size, open=made.open)
 
 
+_ALTERNATIVES = """\
+#!/bin/sh
+set -e
+if [ "$1" = "configure" ]; then
+    update-alternatives --install /usr/bin/editor editor /usr/bin/editor-high 50 \\
+        --slave /usr/share/man/man1/editor.1.gz editor.1.gz /usr/share/man/man1/editor-high.1.gz
+    update-alternatives --install /usr/bin/editor editor /usr/bin/editor-low 20
+fi
+"""
+
 _DEBS: dict[str, Callable[[], bytes]] = {
     "usrmerge": _deb(
         "usrmerge",
@@ -253,6 +263,13 @@ _DEBS: dict[str, Callable[[], bytes]] = {
         "triggers",
         file("usr/share/triggers/a", b""),
         triggers="interest-noawait /usr/share/triggers\nactivate-noawait zoo\n",
+    ),
+    "alternatives": _deb(
+        "alternatives",
+        file("usr/bin/editor-low", b"#!/bin/sh\n", 0o755),
+        file("usr/bin/editor-high", b"#!/bin/sh\n", 0o755),
+        file("usr/share/man/man1/editor-high.1.gz", b""),
+        postinst=_ALTERNATIVES,
     ),
     "names": _deb(
         "names",

@@ -2,12 +2,20 @@
 
 import os
 import stat
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from envbuilder.layer.deb import deb_entries
+from envbuilder.layer.build import LocalFiles
+from envbuilder.layer.computed import computed_entries
+from envbuilder.layer.deb import control_of, deb_entries
+from envbuilder.layer.debian.known_scripts import REVIEWED, Reviewed
+from envbuilder.layer.debian.maintainer import script_digest
 from envbuilder.proc import run
 from envbuilder.testing.debs import deb_of
+from envbuilder.testing.layers import layer_of
+from envbuilder.testing.locks import SMALL
 from envbuilder.testing.zoo import deb_zoo
 
 pytestmark = pytest.mark.slow
@@ -34,7 +42,7 @@ def row(path):
 
 
 @pytest.mark.parametrize("name", SPECIMENS)
-def test_dpkg_makes_the_same_of_an_awkward_package(name, tmp_path, require_tool):
+def test_dpkg_makes_the_same_of_an_awkward_package(name, tmp_path, require_tool, monkeypatch):
     if os.geteuid() != 0:
         pytest.skip("owners and devices need root")
     file, root = tmp_path / f"{name}.deb", merged_root(tmp_path / "root")
@@ -49,7 +57,15 @@ def test_dpkg_makes_the_same_of_an_awkward_package(name, tmp_path, require_tool)
     ]
     run(command, env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "DPKG_FRONTEND_LOCKED": ""})
 
-    entries = {entry.path: entry for entry in deb_entries(file, deb_of(SPECIMENS[name].data, name=name))}
+    deb = deb_of(SPECIMENS[name].data, name=name)
+    entries = {entry.path: entry for entry in deb_entries(file, deb)}
+    below = [layer_of(list(entries.values())).layer.placed]
+    if script := control_of(file).script("postinst"):
+        monkeypatch.setitem(REVIEWED, name, Reviewed(scripts=(script_digest(script),)))
+    # Of what is computed, the choices of alternatives: the rest belongs to packages that are not here.
+    files = LocalFiles({deb.digest: file})
+    computed = computed_entries(replace(SMALL, debs=(deb,)), below, files, site_packages="opt/env")
+    entries |= {entry.path: entry for entry in computed if "alternatives" in entry.path or entry.is_symlink}
     targets = {path: entries[entry.link] for path, entry in entries.items() if entry.is_file and entry.link}
     ours = {}
     for path, entry in entries.items():
@@ -63,7 +79,9 @@ def test_dpkg_makes_the_same_of_an_awkward_package(name, tmp_path, require_tool)
     assert {path: theirs.get(path) for path in ours if path not in skeleton} == {
         path: value for path, value in ours.items() if path not in skeleton
     }
-    assert theirs.keys() - ours.keys() - database - skeleton == set()
+    made = {parent for path in ours for parent in map(str, Path(path).parents)}
+    log = {"var/log", "var/log/alternatives.log"}
+    assert theirs.keys() - ours.keys() - database - skeleton - made - log == set()
     for path, entry in targets.items():
         assert (root / path).stat().st_ino == (root / entries[path].link).stat().st_ino, entry
     assert not [path for path in database if path.endswith((".list", ".conffiles", ".triggers")) and path not in ours]
