@@ -15,12 +15,14 @@ import stat
 import struct
 import tarfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable, verifying
 from envbuilder.errors import HostError
 from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.layer.chunks import MAX_CHUNK_SIZE
 from envbuilder.layer.tree import Placed
 from envbuilder.mount.members import Member
 from envbuilder.mount.spans import Piece, span_map
@@ -118,15 +120,22 @@ def _write_gzip(
     try:
         with indexed_gzip.IndexedGzipFile(fileobj=stored, spacing=SPACING, drop_handles=False) as unzipped:
             size = _write(unzipped, data, diff_id, limit, name)
-            unzipped.build_full_index()  # of a small file reading makes none
-            exported = io.BytesIO()
-            unzipped.export_index(fileobj=exported)
+            points += _points(_exported(unzipped), stored)
+            if not points or any(after[1] - here[1] > MAX_CHUNK_SIZE for here, after in pairwise([*points, (0, size)])):
+                # Reading alone makes none in what is small as stored.
+                unzipped.build_full_index()
+                points[:] = _points(_exported(unzipped), stored)
     except (indexed_gzip.ZranError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise BadLayer(f"{name}: {error}") from error
-    points += _points(exported.getvalue(), stored)
     return size
+
+
+def _exported(unzipped: Any) -> bytes:
+    out = io.BytesIO()
+    unzipped.export_index(fileobj=out)
+    return out.getvalue()
 
 
 def _points(exported: bytes, stored: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
