@@ -93,7 +93,8 @@ def assign(
     # What the parent has and this image has not must be hidden by a layer of its own.
     removed = (f"{name}{REMOVED}",) if len(inherited) < len(theirs) else ()
     kept = {key: layer for key, layer in _layers_in(existing).items() if layer.startswith(f"{name}/")}
-    kept = {key: layer for key, layer in kept.items() if key not in _grown(own, existing)}
+    for key in _grown(own, existing):
+        kept.pop(key, None)
     before = parent.layers if parent else ()
     limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
     for rule in _rules(existing.partition if existing else _rule(own), own, fixed_buckets=existing is not None):

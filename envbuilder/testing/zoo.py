@@ -31,7 +31,7 @@ def wheel_zoo() -> tuple[Specimen, ...]:
 
 
 def deb_zoo() -> tuple[Specimen, ...]:
-    """Debian packages: merged /usr, hard links, modes and owners, devices, conffiles, triggers, alternatives, names, depth.
+    """Debian packages: merged /usr, hard links, modes, owners, devices, conffiles, triggers, alternatives, names.
 
     No extended attributes: dpkg takes no tar that has them.
     """
