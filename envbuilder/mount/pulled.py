@@ -121,7 +121,8 @@ def _write_gzip(
         with indexed_gzip.IndexedGzipFile(fileobj=stored, spacing=SPACING, drop_handles=False) as unzipped:
             size = _write(unzipped, data, diff_id, limit, name)
             points += _points(_exported(unzipped), stored)
-            if not points or any(after[1] - here[1] > MAX_CHUNK_SIZE for here, after in pairwise([*points, (0, size)])):
+            starts = [offset for _, offset, _ in points]
+            if not starts or any(end - start > MAX_CHUNK_SIZE for start, end in pairwise([*starts, size])):
                 # Reading alone makes none in what is small as stored.
                 unzipped.build_full_index()
                 points[:] = _points(_exported(unzipped), stored)
