@@ -58,7 +58,7 @@ def attached(target: Target, subject: Descriptor, kind: str) -> tuple[tuple[str,
     if not found:
         raise NotAttached(
             f"{target.name}: {subject.digest}: no {kind} is attached",
-            hint="Build the image again with this version, or copy it with what is attached to it.",
+            hint="Run: envbuilder build ENV --to REF, which attaches it, or copy the image with --referrers.",
         )
     where = f"{target.name}: {found[-1].digest}"
     manifest = read_referrer(target, found[-1], subject)
