@@ -105,7 +105,7 @@ def _text(value: dict[str, Any], target: Target | None) -> str:
             row["layer"],
             " and ".join(word for word in ("build", "push") if row[word]) or "is there",
             size_text(row["size"], exact=row["exact"]),
-            row["why"] or "not made here yet",
+            row["why"] or ("not made here yet" if row["build"] else "not there yet"),
         )
         for row in shown
     ]
