@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import signal
@@ -73,6 +74,13 @@ class _Verbs(click.Group):
         command: Any = importlib.import_module(f"envbuilder.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and (near := difflib.get_close_matches(args[0], VERBS)):
+            ctx.fail(f"No such command {args[0]!r}. (Did you mean one of: {', '.join(map(repr, near))}?)")
+        return super().resolve_command(ctx, args)
 
     def format_commands(
         self,

@@ -112,7 +112,14 @@ def read_import(file: Path) -> Imported:
             raise CannotImport(f"{file.name}: neither a pylock.toml nor a uv.lock: {error!r}") from error
     if file.suffix in (".yml", ".yaml"):
         return _conda(text, file)
-    return _requirements(file)
+    imported = _requirements(file)
+    if imported.left_out and not imported.requires and not imported.constraints:
+        what, why = imported.left_out[0]
+        raise CannotImport(
+            f"{file.name}: want requirements, got none among {len(imported.left_out)} lines; the first: {what}: {why}",
+            hint="Name a uv.lock, pylock.toml, requirements file or environment.yml.",
+        )
+    return imported
 
 
 def _text(file: Path) -> str:

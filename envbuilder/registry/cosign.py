@@ -72,7 +72,12 @@ def load_private_key(data: bytes, password: bytes | None = None, *, source: str)
         else:
             key = serialization.load_pem_private_key(data, password)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadKey(f"{source}: no private key that opens: {type(error).__name__}") from error
+        got = (
+            "a public key"
+            if b"-----BEGIN PUBLIC KEY-----" in data[:MAX_KEY]
+            else f"none that opens: {type(error).__name__}"
+        )
+        raise BadKey(f"{source}: want a private key, got {got}") from error
     if isinstance(key, ed25519.Ed25519PrivateKey) or (
         isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
     ):

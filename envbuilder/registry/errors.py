@@ -77,7 +77,9 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
     """The error for an answer of ``status`` that was not wanted; ``where`` has the verb and the redacted URL."""
     text = f"{where}: {status}" + (f" {refusal.text}" if refusal.text else "")
     if status == 401 or "UNAUTHORIZED" in refusal.codes:
-        return Unauthorized(text, hint="Log in to the registry (docker login, podman login) and try again.")
+        return Unauthorized(
+            text, hint="Log in with the right name and password: envbuilder login HOST --username NAME."
+        )
     if status == 403 or "DENIED" in refusal.codes:
         return Denied(text, hint="Ask for the right to this repository, or log in as someone who has it.")
     if status == 404:

@@ -178,3 +178,11 @@ def test_the_declaration_is_one_that_we_read(tmp_path, extends):
     assert (spec.requires, spec.constraints) == (found.requires, found.constraints)
     assert spec.python == ("" if extends else "3.11")
     assert spec.base is None if extends else spec.base.suite == "bookworm"
+
+
+def test_a_file_without_any_requirement_is_no_empty_environment(tmp_path):
+    file = tmp_path / "passwd"
+    file.write_text("_apt:x:42:65534::/nonexistent:/usr/sbin/nologin\n")
+
+    with pytest.raises(CannotImport, match="want requirements, got none among 1 lines"):
+        read_import(file)

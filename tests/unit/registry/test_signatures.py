@@ -257,3 +257,10 @@ def test_the_box_of_nacls_own_test_vector_is_opened():
     assert len(opened) == 131
     assert open_box(box[:-1] + b"\0", nonce, key) is None
     assert open_box(b"", nonce, key) is None
+
+
+def test_a_public_key_where_a_private_one_belongs_is_told():
+    text = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+
+    with pytest.raises(BadKey, match=r"k\.pub: want a private key, got a public key"):
+        load_private_key(text, source="k.pub")
