@@ -31,7 +31,7 @@ def check_policy(source: Source, policy: Path) -> Trust:
     Raises:
         PolicyDenied, NotSigned: it may not. SpecErrors: the policy is wrong.
     """
-    # Checking signatures costs an import of 50 ms, which only a machine with a policy pays.
+    # Only a machine with a policy pays for importing what checks signatures.
     from envbuilder.registry.policy import enforce, load_policy  # noqa: PLC0415  seldom needed
 
     return enforce(load_policy(policy), source.target, source.what, place_of(source))
