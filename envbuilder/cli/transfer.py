@@ -19,6 +19,7 @@ from envbuilder.cli.trust import check_trust
 from envbuilder.custom.docker_archive import DockerArchiveTarget, write_docker_archive
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
+from envbuilder.image.attached import KINDS
 from envbuilder.image.inspect import open_image
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import DaemonReference, EnvironmentName, RegistryReference, parse_reference
@@ -27,6 +28,7 @@ from envbuilder.store.copy import CopyPlan, copy, copy_plan
 from envbuilder.store.copy_referrers import copy_referrers
 from envbuilder.store.files import PendingFile
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.referrers import referrers
 from envbuilder.store.target import SerialTarget, Target
 
 _DOCKER_ARCHIVE = "docker-archive:"
@@ -86,6 +88,7 @@ def transfer(app: App, asked: Transfer) -> Result:
                 value["referrers_bytes"] = more.copied_bytes
             else:
                 follow(source, target)
+                _say_what_stays(app, source)
             if isinstance(target, SerialTarget):
                 target.finish(source.what)
         value |= {
@@ -96,6 +99,14 @@ def transfer(app: App, asked: Transfer) -> Result:
         }
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)
+
+
+def _say_what_stays(app: App, source: Source) -> None:
+    """A store is asked at no cost; a registry would be asked once more for a word of advice."""
+    if isinstance(source.target, LayoutTarget) and any(
+        each.artifact_type in KINDS for each in referrers(source.target, source.what)
+    ):
+        app.output.note("its locks, SBOMs and provenance stay here: envbuilder copy --referrers sends them too")
 
 
 def _value(asked: Transfer, source: Source, target: Target, plan: CopyPlan) -> dict[str, object]:

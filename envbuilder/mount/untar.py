@@ -97,7 +97,7 @@ def _lay(root: int, info: tarfile.TarInfo, tar: tarfile.TarFile, own: set[str], 
         if path:
             _apply(root, path, info, tar, own)
         else:
-            os.chown(root, info.uid, info.gid)
+            _chown(root, info)
             os.chmod(root, info.mode & 0o7777)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
@@ -154,7 +154,7 @@ def _make(root: int, parent: int, name: str, info: tarfile.TarInfo, tar: tarfile
         os.mknod(name, kind | 0o600, os.makedev(info.devmajor, info.devminor), dir_fd=parent)
     else:
         raise OSError(errno.EINVAL, f"a tar entry of type {info.type!r}")
-    os.chown(name, info.uid, info.gid, dir_fd=parent, follow_symlinks=False)
+    _chown(name, info, parent)
     if not info.issym():
         # The name is ours since a moment and no link; chmod after chown, which clears setuid.
         os.chmod(name, info.mode & 0o7777, dir_fd=parent)
@@ -164,6 +164,19 @@ def _make(root: int, parent: int, name: str, info: tarfile.TarInfo, tar: tarfile
             where = f"/proc/self/fd/{parent}/{name}"
             os.setxattr(where, key.removeprefix(_XATTR), value, follow_symlinks=False)
     os.utime(name, (info.mtime, info.mtime), dir_fd=parent, follow_symlinks=False)
+
+
+def _chown(name: str | int, info: tarfile.TarInfo, parent: int | None = None) -> None:
+    """Give what is at ``name`` the owner that the tar names, where there is such an owner."""
+    try:
+        if parent is None:
+            os.chown(name, info.uid, info.gid)
+        else:
+            os.chown(name, info.uid, info.gid, dir_fd=parent, follow_symlinks=False)
+    except OSError as error:
+        # user_namespaces(7): an id that a user without root has not in his name space. All files there are his.
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def _write(parent: int, name: str, info: tarfile.TarInfo, tar: tarfile.TarFile) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -181,3 +183,24 @@ def test_a_sparse_file_may_not_grow_from_nothing(tmp_path):
 
     with pytest.raises(BadLayer, match="sparse file of 1099511627776 bytes"):
         unpack_tar(out, tmp_path, source="t")
+
+
+@pytest.mark.slow
+def test_in_a_user_name_space_files_of_owners_that_it_lacks_are_ours(tmp_path, require_tool):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as file:
+        info = tarfile.TarInfo("unix_chkpwd")
+        info.gid, info.mode, info.size = 42, 0o2755, 4
+        file.addfile(info, io.BytesIO(b"data"))
+    (tmp_path / "layer.tar").write_bytes(out.getvalue())
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    code = (
+        "import sys, pathlib; from envbuilder.mount.untar import unpack_tar; "
+        "unpack_tar(open(sys.argv[1], 'rb'), pathlib.Path(sys.argv[2]), source='t')"
+    )
+    words = [require_tool("unshare"), "--map-root-user", sys.executable, "-c", code, tmp_path / "layer.tar", tree]
+    subprocess.run(words, check=True)
+
+    assert (tree / "unix_chkpwd").read_bytes() == b"data"
+    assert (tree / "unix_chkpwd").stat().st_gid == os.getegid()
