@@ -124,7 +124,9 @@ def test_the_kernel_mounts_the_tree_that_gnu_tar_unpacks(cli, hello, unpacked, t
 
 
 def test_umoci_lists_our_tags(umoci, hello):
-    assert umoci("list", "--layout", hello.store).stdout.split() == [b"hello-1"]
+    """The image's, and that of the list of what is attached to it (distribution-spec 1.1, "Referrers Tag Schema")."""
+    attached = hello.digest.replace(":", "-").encode()
+    assert sorted(umoci("list", "--layout", hello.store).stdout.split()) == [b"hello-1", attached]
 
 
 def test_umoci_shows_the_plain_manifest(umoci, hello, cli, tmp_path):
