@@ -23,6 +23,8 @@ from envbuilder import proc
 
 #: Seconds that an interpreter gets to end by itself when its pipe is closed.
 _END_S = 5.0
+#: A request of compile_worker.py without a source.
+_NO_SOURCES = bytes(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +112,14 @@ def warm(
     with _lock:
         waiting = _idle.get(key)
         server = waiting.pop() if waiting else None
+    is_new = server is None
     server = server or _Server.start(words, env)
     done = None
     try:
-        done = server.answer(stdin, timeout_s)
+        # With Python 3.10 a first fork compiles otherwise than later ones (decision 0003): none answers.
+        done = server.answer(_NO_SOURCES, timeout_s) if is_new else None
+        if not is_new or (done is not None and done.status == 0):
+            done = server.answer(stdin, timeout_s)
     finally:
         if done is not None and done.status == 0:
             with _lock:

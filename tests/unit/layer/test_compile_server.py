@@ -32,15 +32,20 @@ def request(files):
     return len(data).to_bytes(8, "little") + data
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="decision 0003: no suite that we build has an older interpreter")
-def test_answers_are_those_of_a_fresh_process_in_whatever_order_batches_come():
+def test_answers_are_the_same_in_whatever_order_batches_come_and_those_of_a_fresh_process():
     batches = [SOURCES[start : start + 4] for start in range(0, 24, 4)]
-    fresh = {batch[0]: proc.run(ARGV, env=ENV, stdin=request(batch)).stdout for batch in batches}
+    alone = {}
+    for batch in batches:
+        alone[batch[0]] = warm(ARGV, env=ENV, stdin=request(batch)).stdout
+        close_idle()
     random.Random(7).shuffle(batches)
     kept = {batch[0]: warm(ARGV, env=ENV, stdin=request(batch)).stdout for batch in batches}
+    fresh = {batch[0]: proc.run(ARGV, env=ENV, stdin=request(batch)).stdout for batch in batches}
 
-    assert kept == fresh
+    assert kept == alone
     assert sum(len(servers) for servers in compile_server._idle.values()) == 1
+    # Decision 0003: a process of its own is a first fork's equal, which with 3.10 is another than a later one's.
+    assert kept == fresh or sys.version_info < (3, 11)
 
 
 def test_what_says_no_is_told_with_its_words_and_not_asked_again():
