@@ -16,7 +16,7 @@ import click
 from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
-from envbuilder.mount.eviction import Quota
+from envbuilder.mount.chunks.eviction import Quota
 from envbuilder.mount.mount import Mode, MountSettings
 from envbuilder.spec.project import NoProject, find_project
 

@@ -9,9 +9,9 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result, human_size, table
-from envbuilder.mount.chunkstore import ChunkStore
-from envbuilder.mount.eviction import Quota, evict, plan_eviction, remove_going, usage
-from envbuilder.mount.fsck import check_store
+from envbuilder.mount.chunks.eviction import Quota, evict, plan_eviction, remove_going, usage
+from envbuilder.mount.chunks.fsck import check_store
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.state import in_use, reap
 
 

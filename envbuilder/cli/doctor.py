@@ -19,8 +19,8 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.lock.archives import known_archives
 from envbuilder.lock.download import without_credentials
 from envbuilder.lock.settings import read_python_indexes
-from envbuilder.mount.probe import Capability, chosen_mode, probe
-from envbuilder.mount.rootless import NoOwnUsers, become_root_of_our_own
+from envbuilder.mount.host.probe import Capability, chosen_mode, probe
+from envbuilder.mount.host.rootless import NoOwnUsers, become_root_of_our_own
 from envbuilder.oci.reference import RegistryReference, parse_reference
 from envbuilder.resolve.resolver import resolve
 

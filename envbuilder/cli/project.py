@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envbuilder.cli.app import App
+from envbuilder.layer.deb import control_of
+from envbuilder.layer.debian.dpkg import paragraph
 from envbuilder.lock.archives import known_archives
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import MAX_SIZE, load
@@ -62,13 +64,15 @@ def lock_machine(app: App, environ: Mapping[str, str], *, check_bytes: bool = Fa
 
     check_bytes: whether files of other indexes than the default one are fetched and hashed when they are new.
     """
+    cache = artifact_cache(app, environ)
     return Machine(
         runner=run,
         environment=environ,
         indexes=read_python_indexes(environ, app.settings.section("indexes")),
         mirrors=app.settings.section("mirrors"),
-        bytes_of=artifact_cache(app, environ).adopt,
+        bytes_of=cache.adopt,
         distrust=check_bytes,
+        status_of=lambda deb: paragraph(control_of(cache.file(deb))).decode("utf-8", "surrogateescape"),
     )
 
 

@@ -8,8 +8,8 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result, human_size, table
-from envbuilder.mount.chunkstore import ChunkStore
-from envbuilder.mount.eviction import usage
+from envbuilder.mount.chunks.eviction import usage
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.metrics import hit_rate, prometheus
 from envbuilder.mount.state import MountStatus, in_use, statuses
 

@@ -18,9 +18,9 @@ from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.rootless import become_root_of_our_own
+from envbuilder.mount.host.rootless import become_root_of_our_own
 from envbuilder.mount.run import RunOptions, run_image
-from envbuilder.mount.traces import TraceSearch
+from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.store.files import write_whole
 
 

@@ -15,7 +15,7 @@ from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
 from envbuilder.lock.codec import digest as lock_digest
-from envbuilder.mount.traces import copy_trace
+from envbuilder.mount.startup.traces import copy_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (

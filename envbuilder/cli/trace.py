@@ -19,11 +19,11 @@ from envbuilder.cli.targets import Source, host_platform_of, open_source, writab
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.pages import PAGE_SIZE
-from envbuilder.mount.hotbuild import NoPageTree, build_bundle
 from envbuilder.mount.mount import require_root
 from envbuilder.mount.run import RunOptions
-from envbuilder.mount.traces import attach_trace, find_trace
-from envbuilder.mount.tracing import NothingToTrace, record
+from envbuilder.mount.startup.hotbuild import NoPageTree, build_bundle
+from envbuilder.mount.startup.traces import attach_trace, find_trace
+from envbuilder.mount.startup.tracing import NothingToTrace, record
 from envbuilder.oci.reference import EnvironmentName
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from envbuilder.mount.chunks.eviction import BlobUse
 from envbuilder.mount.counters import Snapshot
-from envbuilder.mount.eviction import BlobUse
 from envbuilder.mount.state import MountStatus
 
 #: Counters that time is kept of in microseconds; Prometheus wants seconds.

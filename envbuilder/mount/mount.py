@@ -25,15 +25,15 @@ from typing import Literal
 from envbuilder import proc
 from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount import kernel
+from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
 from envbuilder.mount.counters import Snapshot, read_counters
-from envbuilder.mount.eviction import NO_QUOTA, Quota
-from envbuilder.mount.foreign import ForeignImage, foreign_image
+from envbuilder.mount.foreign.image import ForeignImage, foreign_image
+from envbuilder.mount.host import kernel
 from envbuilder.mount.prepare import device_sizes, metadata_file
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
+from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.mount.state import MountFolder, Record, clear, folders, reap
-from envbuilder.mount.traces import TraceSearch
-from envbuilder.mount.unpack import unpacked
+from envbuilder.mount.unpack.layers import unpacked
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)

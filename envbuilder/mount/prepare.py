@@ -9,8 +9,8 @@ from envbuilder.digest import Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.image.inspect import LazyImage, fetch_metadata
 from envbuilder.layer.chunks import index_range
-from envbuilder.mount import kernel
-from envbuilder.mount.chunkstore import put_file
+from envbuilder.mount.chunks.store import put_file
+from envbuilder.mount.host import kernel
 from envbuilder.store.target import Target
 
 # The super block begins at byte 1024 (lazy_start.md 2.1).

@@ -17,8 +17,8 @@ from typing import Any
 
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, SpecError, UnavailableError
-from envbuilder.mount.eviction import NO_QUOTA, Quota
-from envbuilder.mount.traces import FoundTrace
+from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
+from envbuilder.mount.startup.traces import FoundTrace
 
 _SIZE = struct.Struct("<Q")
 #: Bytes of a request: some KiB for each of at most 127 layers.

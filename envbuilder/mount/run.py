@@ -18,16 +18,16 @@ from typing import Any, Literal
 
 from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
-from envbuilder.mount.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
-from envbuilder.mount.commands import check_command
-from envbuilder.mount.container import Container
+from envbuilder.mount.container.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
+from envbuilder.mount.container.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
+from envbuilder.mount.container.commands import check_command
+from envbuilder.mount.container.foreground import Container
+from envbuilder.mount.container.runtime import find_runtime
+from envbuilder.mount.container.users import find_user
 from envbuilder.mount.counters import Snapshot
+from envbuilder.mount.host.rootless import adapted
 from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount, require_root
-from envbuilder.mount.rootless import adapted
-from envbuilder.mount.runtime import find_runtime
-from envbuilder.mount.traces import TraceSearch
-from envbuilder.mount.users import find_user
+from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.store.target import RangeTarget
 
 _GPU_KIND = "nvidia.com/gpu"

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.errors import HostError
-from envbuilder.mount import kernel
 from envbuilder.mount.counters import Snapshot, read_counters
+from envbuilder.mount.host import kernel
 
 #: Logs that are kept; a clean end leaves none.
 _KEPT_LOGS = 50

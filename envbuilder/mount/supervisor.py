@@ -25,14 +25,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from envbuilder.errors import EnvbuilderError, HostError
-from envbuilder.mount import fuse, kernel, loop, worker
-from envbuilder.mount.chunkstore import ChunkStore
+from envbuilder.mount import worker
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.daemon import end_signals, log_to
+from envbuilder.mount.fetch.stream import is_usable
+from envbuilder.mount.host import fuse, kernel, loop
+from envbuilder.mount.host.daemon import end_signals, log_to
+from envbuilder.mount.host.writable import mount_writable
 from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, receive_request, send_error, send_event
 from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
-from envbuilder.mount.stream import is_usable
-from envbuilder.mount.writable import mount_writable
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from envbuilder.errors import IntegrityError
-from envbuilder.mount import fuse
 from envbuilder.mount.erofstree import ErofsTree, Extent, TreeNode
-from envbuilder.mount.fuse import FuseServer, ServedFile
+from envbuilder.mount.host import fuse
+from envbuilder.mount.host.fuse import FuseServer, ServedFile
 
 _log = logging.getLogger(__name__)
 

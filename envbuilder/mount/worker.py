@@ -16,21 +16,21 @@ from functools import partial
 from pathlib import Path
 
 from envbuilder.errors import EnvbuilderError, HostError
-from envbuilder.mount.chunkstore import ChunkStore
+from envbuilder.mount.chunks.eviction import enforce
+from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import PULLER, SLOTS, STREAMER, Counters
 from envbuilder.mount.erofstree import ErofsTree
-from envbuilder.mount.eviction import enforce
-from envbuilder.mount.fuse import FuseServer
-from envbuilder.mount.kernel import end_with_parent
-from envbuilder.mount.pagemap import CHUNK_PAGES
-from envbuilder.mount.reads import recorder
-from envbuilder.mount.remote import Fetcher
-from envbuilder.mount.replay import await_stream
+from envbuilder.mount.fetch.remote import Fetcher
+from envbuilder.mount.fetch.replay import await_stream
+from envbuilder.mount.fetch.rounds import NOTHING, Share
+from envbuilder.mount.fetch.stream import stream
+from envbuilder.mount.host.fuse import FuseServer
+from envbuilder.mount.host.kernel import end_with_parent
 from envbuilder.mount.request import Serving
-from envbuilder.mount.rounds import NOTHING, Share
+from envbuilder.mount.startup.reads import recorder
+from envbuilder.mount.startup.trace import chunks_of
 from envbuilder.mount.state import MountFolder, in_use
-from envbuilder.mount.stream import stream
-from envbuilder.mount.trace import chunks_of
 from envbuilder.mount.treefs import TreeServer
 from envbuilder.store.target import RangeTarget
 

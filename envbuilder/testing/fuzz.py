@@ -29,7 +29,7 @@ from envbuilder.layer.tree import FILE, Entry, directory, file, symlink
 from envbuilder.layer.wheel import wheel_claims, wheel_entries
 from envbuilder.layer.wheel_record import dump_record
 from envbuilder.lock.model import Interpreter
-from envbuilder.mount.untar import unpack_tar
+from envbuilder.mount.unpack.untar import unpack_tar
 from envbuilder.testing.artifacts import locked_wheel, make_wheel, make_zip
 from envbuilder.testing.debs import ar, compressed, deb_of, make_deb
 from envbuilder.testing.debs import tar as gnu_tar

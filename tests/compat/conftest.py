@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from envbuilder.cli.settings import load_settings
-from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, plan
+from envbuilder.layer.plan import AnyPlan, WheelPlan, plan
 from envbuilder.layer.tar import write_tar
+from envbuilder.layer.top import TopPlan
 from envbuilder.lock.archives import find_archives
 from envbuilder.lock.codec import load
 from envbuilder.lock.fetch import ArtifactCache

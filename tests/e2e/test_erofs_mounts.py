@@ -17,7 +17,7 @@ from envbuilder.layer.erofs_format import Device
 from envbuilder.layer.merge import merge
 from envbuilder.layer.metadata import erofs_metadata
 from envbuilder.layer.tree import directory, file, symlink
-from envbuilder.mount.kernel import MountRefused, mount_erofs, unmount
+from envbuilder.mount.host.kernel import MountRefused, mount_erofs, unmount
 from envbuilder.testing.layers import layer_of
 from envbuilder.testing.trees import many_names, trees
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from envbuilder.digest import Descriptor, Digest
-from envbuilder.mount.toc import read_table
+from envbuilder.mount.foreign.toc import read_table
 from envbuilder.oci import media_types
 
 GOLDEN = json.loads((Path(__file__).parent / "estargz.json").read_text())

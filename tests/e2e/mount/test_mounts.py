@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.mount.kernel import StillBusy
+from envbuilder.mount.host.kernel import StillBusy
+from envbuilder.mount.host.probe import chosen_mode, probe
 from envbuilder.mount.mount import BadMountPoint, NotMounted, mount, open_mount, unmount
-from envbuilder.mount.probe import chosen_mode, probe
 from envbuilder.mount.state import reap, statuses
 from envbuilder.testing.nodes import BIG
 

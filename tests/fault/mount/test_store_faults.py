@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from envbuilder.mount.chunkstore import ChunkStore
-from envbuilder.mount.eviction import Quota, enforce, usage
-from envbuilder.mount.fsck import check_store
+from envbuilder.mount.chunks.eviction import Quota, enforce, usage
+from envbuilder.mount.chunks.fsck import check_store
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.mount import mount, open_mount, unmount
 from envbuilder.mount.state import in_use, reap
 from envbuilder.testing.nodes import BIG

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuilder.mount.hot import close_frame, plan_frames
-from envbuilder.mount.hotbuild import build_bundle, page_root
 from envbuilder.mount.mount import open_mount
-from envbuilder.mount.reads import recorded
+from envbuilder.mount.startup.hot import close_frame, plan_frames
+from envbuilder.mount.startup.hotbuild import build_bundle, page_root
+from envbuilder.mount.startup.reads import recorded
+from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge, of_reads
+from envbuilder.mount.startup.traces import attach_trace, copy_trace, find_trace
 from envbuilder.mount.state import reap
-from envbuilder.mount.trace import Frame, Pages, Trace, merge, of_reads
-from envbuilder.mount.traces import attach_trace, copy_trace, find_trace
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.known import KnownBlobs

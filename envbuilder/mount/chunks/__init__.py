@@ -1,0 +1,1 @@
+"""The chunk store: what is on this node of which layer, its quota, its check."""

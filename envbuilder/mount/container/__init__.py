@@ -1,0 +1,1 @@
+"""Containers over a mounted tree: configuration, devices, users, runtimes, one run."""

@@ -1,0 +1,1 @@
+"""Getting chunks: which are next, ranged reads, verification, the stream of a hot bundle."""

@@ -1,0 +1,121 @@
+"""One layer blob of which some chunks are here: what a read needs, and what of it is local."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from envbuilder.layer.chunks import ChunkIndex
+from envbuilder.layer.frames import CHUNK_SIZE
+from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.mount.chunks.store import StoredBlob
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.foreign.spans import SpanMap
+from envbuilder.mount.request import Device
+
+#: How the chunks of a blob lie in it: ours, or those of others.
+AnyIndex: TypeAlias = ChunkIndex | SpanMap
+#: Called with the error, or None when the bytes are local.
+Done = Callable[[OSError | None], None]
+
+
+class Wanting(Protocol):
+    """Who gets chunks: see ``schedule.Schedule``."""
+
+    def want(self, blob: LazyBlob, offset: int, size: int, done: Done) -> None: ...
+
+    def go_on(self, blob: LazyBlob, chunk: int) -> None: ...
+
+
+class LazyBlob:
+    """One layer blob whose chunks come when they are read: a ``ServedFile``. Thread-safe.
+
+    index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it.
+    streams, regions: of the schedule, under its lock. overflow: verified chunks that the store had no room for.
+    read_at: when it was last read, on the monotonic clock.
+    """
+
+    def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
+        self.number, self.device, self.size = number, device, device.size
+        self._wanting, self._counters = wanting, counters
+        self.index: AnyIndex | None = None
+        self.stored: StoredBlob | None = None
+        self._chunk_size = 0
+        self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self.regions: set[int] = set()
+        self.overflow: OrderedDict[int, bytes] = OrderedDict()
+        self.read_at = 0.0
+
+    def prepared(self, stored: StoredBlob) -> None:
+        """Hot pages may come before the index is here: all chunks have ``CHUNK_SIZE`` bytes."""
+        self._chunk_size = CHUNK_SIZE
+        stored.with_pages()
+        self.stored = stored
+
+    def opened(self, index: AnyIndex, stored: StoredBlob) -> None:
+        """The index is here: reads can be planned."""
+        step = index.offsets[1]
+        regular = all(offset == number * step for number, offset in enumerate(index.offsets[:-1]))
+        self._chunk_size = step if regular else 0
+        self.index = index
+        self.stored = stored
+
+    def chunks(self, offset: int, size: int) -> tuple[int, int]:
+        """First and last chunk of a range of at least one byte; the index is here."""
+        if step := self._chunk_size:
+            return offset // step, (offset + size - 1) // step
+        assert self.index is not None
+        return bisect_right(self.index.offsets, offset) - 1, bisect_right(self.index.offsets, offset + size - 1) - 1
+
+    def read_now(self, offset: int, into: memoryview) -> bool:
+        """Fill ``into`` if all of it is local; see ``fuse.ServedFile``."""
+        stored = self.stored
+        if stored is None:
+            return False
+        self.read_at = time.monotonic()
+        first, last = self.chunks(offset, len(into))
+        if not stored.has(first, last):
+            if not all(self.has_part(chunk, offset, len(into)) for chunk in range(first, last + 1)):
+                return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
+            self._counters.add("hot_reads")
+        stored.read(offset, into)
+        self._counters.add("hits")
+        if first in self.streams or last in self.streams:
+            self._wanting.go_on(self, last)
+        return True
+
+    def has_part(self, chunk: int, offset: int, size: int) -> bool:
+        """Whether what a read of ``size`` bytes at ``offset`` needs of ``chunk`` is here, the whole or its pages."""
+        stored = self.stored
+        if stored is None:
+            return False
+        if stored.has(chunk, chunk):
+            return True
+        if stored.pages is None:
+            return False
+        start = chunk * CHUNK_PAGES
+        first = max(offset // PAGE_SIZE - start, 0)
+        last = min((offset + size - 1) // PAGE_SIZE - start, CHUNK_PAGES - 1)
+        return stored.pages.has(chunk, first, last)
+
+    def _read_overflow(self, stored: StoredBlob, offset: int, into: memoryview, first: int, last: int) -> bool:
+        assert self.index is not None
+        end = offset + len(into)
+        for number in range(first, last + 1):
+            start, stop = max(offset, self.index.offsets[number]), min(end, self.index.offsets[number + 1])
+            part = into[start - offset : stop - offset]
+            if stored.has(number, number):
+                stored.read(start, part)
+            elif (data := self.overflow.get(number)) is not None:
+                part[:] = data[start - self.index.offsets[number] :][: len(part)]
+            else:
+                return False
+        return True
+
+    def when_ready(self, offset: int, size: int, done: Done) -> None:
+        """See ``fuse.ServedFile``."""
+        self._wanting.want(self, offset, size, done)

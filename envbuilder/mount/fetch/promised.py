@@ -1,0 +1,97 @@
+"""What a stream of hot pages will bring, and the reads that wait for it instead of asking themselves. No I/O.
+
+Threading: under the schedule's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.mount.fetch.lazyblob import Done, LazyBlob
+from envbuilder.mount.startup.hot import FramePlan
+from envbuilder.mount.startup.trace import Frame
+
+#: Seconds that a read waits for its page of the stream at the most, by the rate so far; else it asks itself.
+_PATIENCE_S = 1.0
+#: Bytes a second until the rate is known: of a link of 100 Mbit/s.
+_FIRST_RATE = 12 << 20
+
+#: Bytes a second that are reckoned with at least: one frame is always waited for.
+_LEAST_RATE = 512 << 10
+
+
+@dataclass(slots=True, eq=False)
+class Parked:
+    """A read that waits for ``frame``: what the schedule needs to plan it after all."""
+
+    blob: LazyBlob
+    offset: int
+    size: int
+    done: Done
+    deadline: float
+    frame: int
+
+
+class Promised:
+    """The pages of a hot bundle's frames. ``began``: when the stream began, on the monotonic clock."""
+
+    def __init__(self, plans: Sequence[FramePlan], frames: Sequence[Frame], *, began: float) -> None:
+        self._frames: dict[int, dict[int, int]] = {}
+        for number, plan in enumerate(plans):
+            for part in plan.parts:
+                pages = self._frames.setdefault(part.device, {})
+                for page in range(part.first, part.first + part.count):
+                    pages[page] = number
+        self._ends = list(accumulate((frame.size for frame in frames), initial=0))
+        self._began, self._done = began, 0
+        self._ended = self._stalled = False
+        self._parked: list[Parked] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._ended
+
+    @property
+    def parked(self) -> int:
+        """Reads that wait."""
+        return len(self._parked)
+
+    def park(self, blob: LazyBlob, offset: int, size: int, done: Done, now: float, deadline: float) -> bool:
+        """Take over a read of pages of which some are not here, if the stream brings them soon."""
+        if self._ended or self._stalled:
+            return False
+        pages = self._frames.get(blob.number, {})
+        last = -1
+        for page in range(offset // PAGE_SIZE, (offset + size - 1) // PAGE_SIZE + 1):
+            frame = pages.get(page, -1)
+            if frame < 0 and not blob.has_part(page // CHUNK_PAGES, page * PAGE_SIZE, PAGE_SIZE):
+                return False
+            last = max(last, frame)
+        if last < self._done or self._ends[last + 1] - self._ends[self._done] > self._reach(now):
+            return False
+        self._parked.append(Parked(blob, offset, size, done, deadline, last))
+        return True
+
+    def _reach(self, now: float) -> float:
+        """Bytes of the stream that come within a reader's patience."""
+        rate = self._ends[self._done] / max(now - self._began, 1e-3) if self._done else _FIRST_RATE
+        return max(rate, _LEAST_RATE) * _PATIENCE_S
+
+    def arrived(self, frames: int) -> list[Parked]:
+        """The first ``frames`` frames are here: the reads that waited for one of them."""
+        self._stalled = False
+        self._done = max(self._done, frames)
+        ready = [parked for parked in self._parked if parked.frame < self._done]
+        self._parked = [parked for parked in self._parked if parked.frame >= self._done]
+        return ready
+
+    def release(self, *, ended: bool) -> list[Parked]:
+        """All reads that wait: the stream stalls, and none will until it goes on; or it ``ended``, and none ever."""
+        self._ended, self._stalled = self._ended or ended, True
+        parked, self._parked = self._parked, []
+        return parked

@@ -1,0 +1,399 @@
+"""Which chunks are fetched next, and who is told: no I/O, one lock.
+
+A foreground read goes before read-ahead, read-ahead before the background. A chunk is in flight once,
+however many readers want it. Each read has a deadline of its own; what nobody waits for any more is
+given up, and asked for again by the next read.
+
+Threading: everything may be called from any thread; the lock is never held while something blocks, and
+nobody is told anything under it.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from envbuilder.mount.chunks.store import StoredBlob
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.fetch import rounds
+from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, runs
+from envbuilder.mount.fetch.lazyblob import AnyIndex, Done, LazyBlob
+from envbuilder.mount.fetch.link import Link
+from envbuilder.mount.fetch.promised import Promised
+from envbuilder.mount.request import Device
+
+#: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
+#: ``import torch`` from the AI image, cold, registry on loopback (2026-11-30), as requests, reads that waited, MB and
+#: CPU-s of Debian's registry: 2 then 4 chunks 1,180, 1,111, 291 and 7.5; 4 then 8 836, 836, 321 and 5.4; 4 then 16
+#: 765, 711, 353 and 4.6; 8 then 16 597, 625, 362 and 3.9. The job waits for one after the other, each for a round trip;
+#: 70 MB more are 0.6 s at 1 Gbit/s.
+_FIRST_GROUP, _GROUP, _REGION = 8, 16, 16
+#: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
+_TRACED_GROUP = 2
+#: Chunks that read-ahead grows to: 4 MiB of uncompressed data ahead of a sequential reader.
+_MAX_AHEAD = 16
+#: Sequential readers of one blob that are remembered.
+_STREAMS = 32
+#: Seconds without a foreground miss until the background goes on: it never competes with a start.
+_QUIET_S = 0.25
+#: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
+_IDLE_S, _START_S = 1.0, 30.0
+#: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
+_BACKGROUND_CONNECTIONS = 2
+#: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
+_OVERFLOW_CHUNKS = 256
+
+
+class Schedule:
+    """What is wanted of the blobs of one image. ``connections``: threads that call ``next_job``."""
+
+    def __init__(self, devices: Sequence[Device], counters: Counters, *, connections: int, wait_limit_s: float) -> None:
+        self.blobs = tuple(LazyBlob(number, device, self, counters) for number, device in enumerate(devices))
+        self._counters, self._connections, self._wait_limit_s = counters, connections, wait_limit_s
+        self._changed = threading.Condition()
+        self._queues: tuple[deque[Job], deque[Job]] = (deque(), deque())
+        self._flights: dict[tuple[int, int], Job] = {}
+        self._unplanned: dict[int, list[tuple[int, int, Done, float]]] = {}
+        self._background: Iterator[Job] | None = None
+        self._background_running = 0
+        self._eager = False
+        self._share = rounds.WHOLE
+        self._link = Link()
+        self._passed_over = False  # whether the background round must be followed by another
+        self._lost: set[int] = set()  # blobs whose index cannot be had: no background round asks again
+        self._promised: Promised | None = None
+        self._replay: Iterator[Job] | None = None
+        self._traced = False
+        self._begun = time.monotonic()
+        self._last_miss = 0.0
+        self._stopped = False
+
+    # What readers call.
+
+    def want(self, blob: LazyBlob, offset: int, size: int, done: Done) -> None:
+        """Call ``done``, from any thread, when the bytes are local, or with the error after the limit."""
+        begun = time.monotonic()
+
+        def counted(error: OSError | None) -> None:
+            waited_us = int((time.monotonic() - begun) * 1e6)
+            self.count(waits=1, waited_us=waited_us, failed=int(error is not None))
+            done(error)
+
+        with self._changed:
+            self._last_miss = begun
+            ready = self._plan(blob, offset, size, counted, begun + self._wait_limit_s)
+            stopped = self._stopped
+        if ready or stopped:
+            done(OSError(errno.EIO, "stopped") if stopped else None)
+
+    def go_on(self, blob: LazyBlob, chunk: int) -> None:
+        """A sequential reader came to where its read-ahead began: fetch further ahead."""
+        with self._changed:
+            self._read_ahead(blob, chunk, chunk)
+
+    def told(self, answer_s: float, rest_s: float, rest: int) -> None:
+        """How a request went: see ``Link.told``."""
+        with self._changed:
+            self._link.told(answer_s, rest_s, rest)
+
+    def count(self, **counts: int) -> None:
+        """Add to the counters."""
+        with self._changed:
+            for name, count in counts.items():
+                self._counters.add(name, count)
+
+    def quiet_s(self) -> float:
+        """Seconds since a read last had to wait."""
+        return time.monotonic() - self._last_miss
+
+    def _plan(self, blob: LazyBlob, offset: int, size: int, done: Done, deadline: float) -> bool:
+        """Queue what is missing; True when nothing is. Under the lock."""
+        if self._stopped:
+            return False
+        if self._promised and self._promised.park(blob, offset, size, done, time.monotonic(), deadline):
+            self._counters.add("hot_waits")
+            return False
+        if blob.index is None or blob.stored is None:
+            self._unplanned.setdefault(blob.number, []).append((offset, size, done, deadline))
+            self._queue(blob, INDEX, INDEX, FOREGROUND)
+            return False
+        first, last = blob.chunks(offset, size)
+        missing = [
+            chunk
+            for chunk in blob.stored.missing(first, last)
+            if chunk not in blob.overflow and not blob.has_part(chunk, offset, size)
+        ]
+        if not missing:
+            return True
+        waiter = Waiter(done, deadline, len(missing))
+        unasked = [chunk for chunk in missing if (blob.number, chunk) not in self._flights]
+        for run_first, run_last in runs(self._with_neighbours(blob, unasked)):
+            self._queue(blob, run_first, run_last, FOREGROUND)
+        for chunk in missing:
+            job = self._flights[blob.number, chunk]
+            job.waiters.setdefault(chunk, []).append(waiter)
+            self._promote(job)
+        self._read_ahead(blob, missing[0], missing[-1])
+        return False
+
+    def _with_neighbours(self, blob: LazyBlob, missing: Sequence[int]) -> list[int]:
+        """What to fetch for ``missing``: each, so that it comes first, and what follows that is not here or asked for.
+
+        More follows where something was read before.
+        """
+        assert blob.index is not None
+        wanted: set[int] = set()
+        for chunk in missing:
+            region = chunk // _REGION
+            group = _TRACED_GROUP if self._traced else _GROUP if region in blob.regions else _FIRST_GROUP
+            blob.regions.add(region)
+            stop = min(chunk + group, len(blob.index))
+            unasked = self._unasked(blob, chunk, stop)
+            wanted.update(number for place, number in enumerate(unasked, chunk) if place == number)
+        return sorted(wanted)
+
+    def _unasked(self, blob: LazyBlob, start: int, stop: int) -> list[int]:
+        """The chunks from ``start`` on, before ``stop``, that are neither here nor on their way."""
+        assert blob.stored is not None
+        return [chunk for chunk in blob.stored.missing(start, stop - 1) if (blob.number, chunk) not in self._flights]
+
+    def _read_ahead(self, blob: LazyBlob, first: int, last: int) -> None:
+        """Fetch on for a sequential reader, twice as far each time it enters what was fetched ahead for it.
+
+        ``blob.streams``: the chunk that goes on with a stream -> where to fetch ahead from, and how many. A chunk
+        that continues no stream begins one and fetches nothing more: an import storm stays as small as
+        it is. One request a region, so that requests grow with the stream.
+        """
+        assert blob.index is not None
+        begin, window = 0, 0
+        for chunk in range(first, last + 1):
+            if (found := blob.streams.pop(chunk, None)) is not None:
+                begin, window = found
+        if not window:
+            blob.streams[last + 1] = (last + 2, 1)
+        elif begin < len(blob.index):
+            end = min(begin + window, len(blob.index))
+            for run_first, run_last in runs(self._unasked(blob, begin, end)):
+                self._queue(blob, run_first, run_last, AHEAD)
+            blob.streams[begin] = (end, min(window * 2, _MAX_AHEAD))
+        while len(blob.streams) > _STREAMS:
+            blob.streams.popitem(last=False)
+
+    def _queue(self, blob: LazyBlob, first: int, last: int, priority: int) -> None:
+        if (blob.number, first) in self._flights:
+            if priority == FOREGROUND:
+                self._promote(self._flights[blob.number, first])
+            return
+        job = Job(blob, first, last, priority)
+        for chunk in range(first, last + 1):
+            self._flights[blob.number, chunk] = job
+        self._queues[priority].append(job)
+        self._changed.notify()
+
+    def _promote(self, job: Job) -> None:
+        if job.priority != FOREGROUND and not job.started:
+            job.priority = FOREGROUND
+            self._queues[FOREGROUND].append(job)  # its old place is passed over when its turn comes
+            self._changed.notify()
+
+    # What fetching threads call.
+
+    def next_job(self) -> Job | None:
+        """Wait for the next job; None when it was stopped. Each job ends with ``ended``."""
+        with self._changed:
+            while not self._stopped:
+                for queue in self._queues:
+                    while queue:
+                        job = queue.popleft()
+                        if not job.started:
+                            job.started = True
+                            return job
+                if self._replay is not None:
+                    if (replayed := next(self._replay, None)) is not None:
+                        return replayed
+                    self._replay = None
+                quiet = self._eager or self._is_quiet()
+                limit = self._connections if self._eager else self._connections_left()
+                if self._background is not None and quiet and self._background_running < limit:
+                    job_or_none = next(self._background, None)
+                    if job_or_none is not None:
+                        self._background_running += 1
+                        return job_or_none
+                    # A blob whose index was not here yet was passed over: it needs another round.
+                    self._background = self._rest() if self._passed_over else None
+                self._changed.wait(_QUIET_S if self._background is not None else None)
+        return None
+
+    def ended(self, job: Job) -> None:
+        """A job is done with, whatever became of it."""
+        if job.priority == BACKGROUND:
+            with self._changed:
+                self._background_running -= 1
+                self._changed.notify()
+
+    def opened(self, blob: LazyBlob, index: AnyIndex, stored: StoredBlob) -> None:
+        """The index of ``blob`` is here: plan the reads that wait for it."""
+        with self._changed:
+            blob.opened(index, stored)
+            self._flights.pop((blob.number, INDEX), None)
+            waiting = self._unplanned.pop(blob.number, [])
+            ready = [done for offset, size, done, deadline in waiting if self._plan(blob, offset, size, done, deadline)]
+            self._changed.notify_all()
+        for done in ready:
+            done(None)
+
+    def wanted_of(self, job: Job) -> list[int]:
+        """The chunks of ``job`` that are not here yet."""
+        with self._changed:
+            return [chunk for chunk in range(job.first, job.last + 1) if (job.blob.number, chunk) in self._flights]
+
+    def finish(self, job: Job, number: int, size: int) -> None:
+        """Chunk ``number`` is here, ``size`` bytes as stored: answer the reads that it completes."""
+        ready = []
+        with self._changed:
+            self._flights.pop((job.blob.number, number), None)
+            self._counters.add("fetched_bytes", size)
+            self._counters.add("fetched_chunks")
+            waiters = job.waiters.pop(number, ())
+            if not waiters:
+                self._counters.add("background_chunks" if job.priority == BACKGROUND else "ahead_chunks")
+            for waiter in waiters:
+                waiter.missing -= 1
+                if waiter.missing == 0:
+                    ready.append(waiter)
+        for waiter in ready:
+            waiter.done(None)
+
+    def overflow(self, blob: LazyBlob, number: int, data: bytes) -> bool:
+        """Keep a chunk that the store refused for a while; True when it is the first of its blob."""
+        with self._changed:
+            first = not blob.overflow
+            blob.overflow[number] = data
+            while len(blob.overflow) > _OVERFLOW_CHUNKS // len(self.blobs) + 8:
+                blob.overflow.popitem(last=False)
+        return first
+
+    def fail(self, job: Job, now: float, *, unless_before: float = 0.0) -> bool:
+        """Answer EIO to the reads whose limit has passed at ``now``; True when the job is given up.
+
+        It is when nobody waits for it any more, and, if nobody ever did, from ``unless_before`` on.
+        """
+        failed: list[Done] = []
+        with self._changed:
+            for chunk, waiters in list(job.waiters.items()):
+                for waiter in waiters:
+                    if waiter.deadline <= now and waiter.missing > 0:
+                        failed.append(waiter.done)
+                        waiter.missing = -1  # other chunks of it that come later must not answer again
+                job.waiters[chunk] = [waiter for waiter in waiters if waiter.missing > 0]
+            waiting = any(job.waiters.values())
+            if job.first == INDEX:
+                found = self._unplanned.pop(job.blob.number, [])
+                failed += [done for _, _, done, deadline in found if deadline <= now]
+                if later := [item for item in found if item[3] > now]:
+                    self._unplanned[job.blob.number] = later
+                    waiting = True
+            given_up = not waiting and (now >= unless_before or job.priority == FOREGROUND)
+            if given_up:
+                if now < FOR_GOOD:
+                    self._passed_over = True
+                elif job.first == INDEX:
+                    self._lost.add(job.blob.number)
+                for chunk in range(job.first, job.last + 1):
+                    self._flights.pop((job.blob.number, chunk), None)
+        for done in failed:
+            done(OSError(errno.EIO, "the source is away or sends other bytes than it promised"))
+        return given_up
+
+    # Starting, everything at once, stopping.
+
+    def want_indexes(self, blobs: Sequence[LazyBlob]) -> None:
+        """Get these chunk indexes now, so that first reads find them."""
+        with self._changed:
+            for blob in blobs:
+                if blob.index is None:
+                    self._queue(blob, INDEX, INDEX, AHEAD)
+
+    def promise(self, promised: Promised) -> None:
+        """A stream will bring these pages: reads of them wait for it. Tell ``arrived`` and ``stalled`` how it goes."""
+        with self._changed:
+            self._promised, self._traced = promised, True
+
+    def arrived(self, frames: int) -> None:
+        """The first ``frames`` frames of the stream are in the store."""
+        with self._changed:
+            assert self._promised is not None
+            ready = self._promised.arrived(frames)
+        for parked in ready:
+            parked.done(None)
+
+    def stalled(self, *, ended: bool) -> None:
+        """Nothing comes of the stream at the moment, or any more: reads that wait for it are fetched."""
+        with self._changed:
+            assert self._promised is not None
+            parked = self._promised.release(ended=ended)
+            ready = [each for each in parked if self._plan(each.blob, each.offset, each.size, each.done, each.deadline)]
+            self._changed.notify_all()
+        for each in ready:
+            each.done(None)
+
+    def want_chunks(self, chunks: Sequence[tuple[int, int]]) -> None:
+        """Fetch these (blob, chunk) in about this order, before anything that nobody waits for."""
+        with self._changed:
+            self._traced = True
+            self._replay = rounds.foreseen(chunks, self.blobs, self._flights)
+            self._changed.notify_all()
+
+    def _is_quiet(self) -> bool:
+        """Whether the background may go on: nobody waits, or only for the distance; what is foreseen is here."""
+        if not self._traced and self._link.is_idle:
+            return True
+        if self.quiet_s() <= _QUIET_S:
+            return False
+        if self._replay is not None or (self._promised and not self._promised.ended):
+            return False
+        now = time.monotonic()
+        return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
+
+    def _connections_left(self) -> int:
+        """For the background: of a line that is idle all but what the job needs."""
+        return max(self._connections - 2, 1) if self._link.is_idle else _BACKGROUND_CONNECTIONS
+
+    def want_rest(self, *, eager: bool, share: rounds.Share = rounds.WHOLE) -> None:
+        """Get what is missing in the background, or a share of it; ``eager``: with every connection, whoever waits."""
+        with self._changed:
+            self._share = share
+            self._eager = eager
+            self._background = self._rest()
+            self._changed.notify_all()
+
+    def _rest(self) -> Iterator[Job]:
+        """A round over what is missing; blobs whose index is not here are passed over, and their index is asked for."""
+        self._passed_over = False
+        for blob in rounds.in_order_of_use(self.blobs):
+            if blob.stored is not None and blob.index is not None:
+                yield from rounds.rest_of(blob, self._flights, self._share)
+            elif blob.number not in self._lost:
+                self._passed_over = True
+                self._queue(blob, INDEX, INDEX, AHEAD)
+
+    def stop(self) -> None:
+        """No more jobs; every read that waits fails now."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            jobs = set(self._flights.values())
+            waiters = {waiter for job in jobs for found in job.waiters.values() for waiter in found}
+            failed = [waiter.done for waiter in waiters if waiter.missing > 0]
+            failed += [done for found in self._unplanned.values() for _, _, done, _ in found]
+            if self._promised:
+                failed += [parked.done for parked in self._promised.release(ended=True)]
+            for waiter in waiters:
+                waiter.missing = -1
+            self._flights.clear()
+            self._unplanned.clear()
+        for done in failed:
+            done(OSError(errno.EIO, "stopped"))

@@ -1,0 +1,159 @@
+"""The streamer: the process that brings a hot bundle into the chunk store while the command starts.
+
+A process of its own, because unpacking and hashing would compete with the worker's threads for one interpreter.
+It tells how far it is through a pipe: eight bytes each time, the frames that are in the store. Its end, however it
+comes, ends the pipe; what it did not bring is then fetched as if there were no trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import cast
+
+from envbuilder.digest import Descriptor
+from envbuilder.errors import UnavailableError
+from envbuilder.layer.frames import CHUNK_SIZE
+from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
+from envbuilder.mount.counters import Counters
+from envbuilder.mount.request import Serving
+from envbuilder.mount.startup.hot import FramePlan, HotDevice, Prover, plan_frames
+from envbuilder.mount.startup.hotbuild import page_root
+from envbuilder.mount.startup.trace import Trace
+from envbuilder.store.target import PartsTarget, RangeTarget
+
+_log = logging.getLogger(__name__)
+
+#: What is written into the pipe.
+COUNT = struct.Struct("<Q")
+#: First and longest pause before the source is asked again, seconds.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+def frame_plans(trace: Trace) -> tuple[FramePlan, ...]:
+    """What stands in each frame of the bundle of ``trace``."""
+    return plan_frames(trace.ranges, [frame.pages for frame in trace.frames])
+
+
+def is_usable(serving: Serving) -> bool:
+    """Whether there is a bundle that the image can prove, and which saves something.
+
+    All layers that it touches must name a root over their pages. What touches most of the image is pulled
+    whole, in the order of the trace.
+    """
+    found = serving.trace
+    return (
+        found is not None
+        and found.hot is not None
+        and not found.trace.covers_most_of([device.size for device in serving.devices])
+        and all(page_root(serving.devices[pages.device].blob) is not None for pages in found.trace.ranges)
+    )
+
+
+def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int, StoredBlob]:
+    """The blobs that ``trace`` touches, open for single pages; their chunk indexes are not needed for that.
+
+    Raises:
+        StoreRefused, OSError: the store cannot be written.
+    """
+    touched = {}
+    for number in sorted({pages.device for pages in trace.ranges}):
+        device = serving.devices[number]
+        touched[number] = store.open(device.blob.digest, range(0, device.size, CHUNK_SIZE), device.size)
+        touched[number].with_pages()
+    return touched
+
+
+def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: int) -> None:
+    """Bring the bundle of ``serving.trace``, frame by frame, and say so on ``progress``, a pipe.
+
+    Raises:
+        BadHotPage: it is not of this image. UnavailableError: the source was away for too long.
+        OSError: the disk is full.
+    """
+    assert serving.trace is not None
+    assert serving.trace.hot is not None
+    trace, hot = serving.trace.trace, serving.trace.hot
+    plans = frame_plans(trace)
+    blobs = open_touched(ChunkStore(serving.store), serving, trace)
+    first = _first_missing(plans, blobs)
+    os.write(progress, COUNT.pack(first))
+    if first == len(plans):
+        return
+    sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
+    incoming = _Incoming(source, hot, sizes, serving.wait_limit_s)
+    devices = {number: _device(serving, number) for number in blobs}
+    proofs = next(incoming)
+    counters.add("hot_bytes", len(proofs))
+    counters.add("fetched_bytes", len(proofs))
+    prover = Prover(devices, proofs)
+    # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
+    for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
+        stored = next(incoming)
+        for part, pages in prover.open(stored, frame, plan):
+            blobs[part.device].write_pages(part.chunk, part.first % CHUNK_PAGES, pages, part.count)
+        counters.add("hot_bytes", len(stored))
+        counters.add("fetched_bytes", len(stored))
+        os.write(progress, COUNT.pack(number + 1))
+
+
+def _device(serving: Serving, number: int) -> HotDevice:
+    device = serving.devices[number]
+    root = page_root(device.blob)
+    assert root is not None
+    return HotDevice(device.size, root)
+
+
+def _first_missing(plans: Sequence[FramePlan], blobs: dict[int, StoredBlob]) -> int:
+    """The first frame of which something is not here."""
+    for number, plan in enumerate(plans):
+        for part in plan.parts:
+            blob, first = blobs[part.device], part.first % CHUNK_PAGES
+            if not blob.has(part.chunk, part.chunk) and not blob.with_pages().has(
+                part.chunk, first, first + part.count - 1
+            ):
+                return number
+    return len(plans)
+
+
+class _Incoming:
+    """The parts of a blob one by one, taken up where they broke off; waits while the source is away."""
+
+    def __init__(self, source: RangeTarget, what: Descriptor, sizes: Sequence[int], wait_limit_s: float) -> None:
+        self._source, self._what, self._limit_s = source, what, wait_limit_s
+        self._offsets = [0]
+        for size in sizes:
+            self._offsets.append(self._offsets[-1] + size)
+        self._next = 0
+        self._parts: Iterator[bytes] | None = None
+
+    def __next__(self) -> bytes:
+        begun, pause = time.monotonic(), _PAUSE_S
+        while True:
+            try:
+                if self._parts is None:
+                    self._parts = self._from(self._next)
+                part = next(self._parts)
+            except (UnavailableError, OSError) as error:  # noqa: PERF203 - a network: asked again
+                self._parts = None
+                if time.monotonic() - begun > self._limit_s:
+                    raise
+                _log.warning("%s: hot bundle: %s", self._source.name, error)
+                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+            else:
+                self._next += 1
+                return part
+
+    def _from(self, number: int) -> Iterator[bytes]:
+        offsets = self._offsets[number:]
+        sizes = [end - start for start, end in pairwise(offsets)]
+        if isinstance(self._source, PartsTarget):
+            return cast("PartsTarget", self._source).fetch_parts(self._what, offsets[0], sizes)
+        return (self._source.fetch_range(self._what, start, size) for start, size in zip(offsets, sizes, strict=False))

@@ -1,0 +1,207 @@
+"""An image of others made ready for a lazy start: EROFS metadata written here, and a device for each of its layers.
+
+eStargz and zstd:chunked layers are read through their own tables, at once. Any other layer is pulled once, whole, and
+is a complete device from then on. The image's digests stay what they are; what is made here lies in the cache:
+
+    foreign/<sha256>.spans         how a device's bytes lie in its blob (spans.py)
+    foreign/<sha256>.tree          the layer's names, and where their data are on the device
+    foreign/images/<sha256>.json   the metadata and devices of an image, by the digest of its plain manifest
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from envbuilder.digest import Descriptor, Digest
+from envbuilder.errors import EnvbuilderError, IntegrityError, SpecError
+from envbuilder.image.inspect import OpenImage
+from envbuilder.layer import erofs_format
+from envbuilder.layer.metadata import merged_metadata
+from envbuilder.mount.chunks.store import ChunkStore, put_file
+from envbuilder.mount.foreign.layerindex import dump_layer, find_layer_index, parse_layer
+from envbuilder.mount.foreign.pulled import TAR_BLOCK, NoGzipIndex, pull_layer
+from envbuilder.mount.foreign.spans import SpanMap, read_spans
+from envbuilder.mount.foreign.toc import ForeignLayer, has_table, read_table
+from envbuilder.mount.request import Device
+from envbuilder.mount.unpack.layers import NotUnpacked, only_one
+from envbuilder.store.target import RangeTarget
+
+_log = logging.getLogger(__name__)
+
+#: Raise it when a device or the metadata of one image would become others.
+_FORMAT = "foreign/1"
+#: log2 of 512 and 4096: tars are aligned to the one, devices of tables to the other.
+_TAR_BITS, _TABLE_BITS = 9, 12
+#: Gets bytes fetched and bytes to fetch.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignImage:
+    """What is mounted: a file with EROFS metadata, and the devices in their order."""
+
+    metadata: Path
+    devices: tuple[Device, ...]
+
+
+def foreign_image(
+    image: OpenImage,
+    source: RangeTarget,
+    cache: Path,
+    *,
+    progress: Progress = lambda _done, _total: None,
+    trusted: bool = False,
+) -> ForeignImage | None:
+    """``image``, which has no EROFS manifest, as EROFS; None where only unpacking can show it (the log says why).
+
+    trusted: believe checkpoint indexes that the registry has beside the layers. They cannot be proved from the image.
+
+    Raises:
+        StoreRefused, NotUnpacked: no room. UnavailableError: as any reading.
+    """
+    folder = cache / "foreign"
+    kept = folder / "images" / f"{image.descriptor.digest.hex}.json"
+    store = ChunkStore(cache / "chunks")
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with only_one(folder / f"{image.descriptor.digest.hex}.lock"):
+            found = _kept(kept, image, cache, store)
+            return found or _make(_Maker(image, source, folder, store, progress, trusted), kept, cache)
+    except (IntegrityError, SpecError, NoGzipIndex) as error:
+        _log.warning("%s: cannot be read lazily: %s", image.root.digest, error)
+        return None
+    except OSError as error:
+        raise NotUnpacked(f"{image.root.digest}: {folder}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    image: OpenImage
+    source: RangeTarget
+    folder: Path
+    store: ChunkStore
+    progress: Progress
+    trusted: bool
+
+
+def device_key(layer: Descriptor) -> Digest:
+    """The name of a layer's device in the chunk store: it is not the blob, and other ways would cut it otherwise."""
+    return Digest.of(f"{_FORMAT} {'table' if has_table(layer) else 'tar'} {layer.digest}".encode())
+
+
+def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore) -> ForeignImage | None:
+    """What was made before, if all of it is still here and can be read."""
+    try:
+        value = json.loads(kept.read_bytes())
+        metadata = cache / "metadata" / f"{Digest.parse(value['metadata']).hex}.erofs"
+        if value["format"] != _FORMAT or Digest.of(metadata.read_bytes()) != Digest.parse(value["metadata"]):
+            return None
+        devices = [
+            _device(layer, int(size), cache / "foreign")
+            for layer, size in zip(image.manifest.layers, value["sizes"], strict=True)
+        ]
+    except (OSError, ValueError, KeyError, TypeError, EnvbuilderError):
+        return None
+    if all(_is_readable(device, store) for device in devices):
+        return ForeignImage(metadata=metadata, devices=tuple(devices))
+    return None
+
+
+def _device(layer: Descriptor, size: int, folder: Path) -> Device:
+    key = device_key(layer)
+    return Device(layer, size, key, folder / f"{key.hex}.spans")
+
+
+def _is_readable(device: Device, store: ChunkStore) -> bool:
+    if store.is_complete(device.stored_as, device.size):
+        return True
+    try:
+        spans = read_spans(device)
+    except EnvbuilderError:
+        return False
+    return spans is not None and spans.is_readable and spans.size == device.size
+
+
+def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
+    image = maker.image
+    layers = []
+    total, moved = sum(layer.size for layer in image.manifest.layers), 0
+
+    def fetched(size: int) -> None:
+        nonlocal moved
+        moved += size
+        maker.progress(moved, total)
+
+    for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
+        before = moved
+        layers.append(_layer(maker, layer, diff_id, fetched))
+        moved = before + layer.size
+        maker.progress(moved, total)
+    devices = [
+        _device(layer, made.spans.size, maker.folder) for layer, made in zip(image.manifest.layers, layers, strict=True)
+    ]
+    bits = _TAR_BITS if any(made.block == TAR_BLOCK for made in layers) else _TABLE_BITS
+    data = merged_metadata(
+        [made.placed for made in layers],
+        [erofs_format.Device(device.stored_as.hex, device.size) for device in devices],
+        block_bits=bits,
+    )
+    digest = Digest.of(data)
+    metadata = cache / "metadata" / f"{digest.hex}.erofs"
+    put_file(metadata, data)
+    value = {"format": _FORMAT, "metadata": str(digest), "sizes": [device.size for device in devices]}
+    put_file(kept, json.dumps(value).encode())
+    return ForeignImage(metadata=metadata, devices=tuple(devices))
+
+
+def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
+    """One layer: as it was made before for another image, from its own table, believed, or pulled."""
+    key = device_key(layer)
+    tree, spans = maker.folder / f"{key.hex}.tree", maker.folder / f"{key.hex}.spans"
+    where = f"{maker.source.name}: layer {layer.digest}"
+    try:
+        made = parse_layer(tree.read_bytes(), spans.read_bytes(), blob_size=layer.size, source=where)
+        if made.spans.is_readable or maker.store.is_complete(key, made.spans.size):
+            return made
+    except (OSError, EnvbuilderError):
+        pass  # not here yet
+    if has_table(layer):
+        made = read_table(maker.source, layer)
+        if not made.spans.is_readable:  # names and no data
+            _adopt(maker.store, key, made.spans, io.BytesIO(bytes(made.spans.size)))
+    elif maker.trusted and (found := find_layer_index(maker.source, layer)) is not None:
+        made = found
+    else:
+        made = _pulled(maker, layer, diff_id, fetched)
+    names, table = dump_layer(made)
+    put_file(spans, table)
+    put_file(tree, names)
+    return made
+
+
+def _pulled(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
+    key = device_key(layer)
+    data = maker.folder / f"{key.hex}.tar"
+    try:
+        made = pull_layer(maker.source, layer, diff_id, data, fetched)
+        with data.open("rb") as tar:
+            _adopt(maker.store, key, made.spans, tar)
+    finally:
+        data.unlink(missing_ok=True)
+    return made
+
+
+def _adopt(store: ChunkStore, key: Digest, spans: SpanMap, data: BinaryIO) -> None:
+    """Let ``data`` be the whole device ``key``."""
+    stored = store.open(key, spans.offsets[:-1], spans.size)
+    try:
+        for number in range(len(spans)):
+            stored.write(number, data.read(spans[number].size))
+    finally:
+        stored.close()

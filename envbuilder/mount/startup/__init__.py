@@ -1,0 +1,1 @@
+"""Start-up traces: noted, merged, stored beside the image, made into a hot bundle."""

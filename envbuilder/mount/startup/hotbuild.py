@@ -1,0 +1,132 @@
+"""Make the hot bundle of a trace: read the layers that it touches, once, in parallel, and put its pages in its order.
+
+Every chunk is verified as it is read. Memory is a few chunks a process; pages wait in a file until their turn comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import zstandard
+
+from envbuilder.digest import Descriptor, Digest
+from envbuilder.errors import IntegrityError
+from envbuilder.image.inspect import fetch_index
+from envbuilder.layer import pages as tree
+from envbuilder.layer.frames import CHUNK_SIZE, read_chunk
+from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.mount.startup.hot import FramePlan, close_frame, plan_frames
+from envbuilder.mount.startup.trace import Frame, Trace
+from envbuilder.oci import media_types
+from envbuilder.store.target import RangeTarget
+
+#: zstd level: made once, sent at every start. docs/decisions/ has the numbers.
+_LEVEL = 12
+
+
+class NoPageTree(IntegrityError):
+    """A layer does not name the root over its pages, or has other pages: it cannot have a hot bundle."""
+
+    hint = "Build the image anew; until then starts fetch whole chunks in the order of the trace."
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be copied of one device: (chunk, first page of it, pages, place in the spool file)."""
+
+    blob: Descriptor
+    parts: tuple[tuple[int, int, int, int], ...]
+
+
+def page_root(blob: Descriptor) -> Digest | None:
+    """The root over the pages of a layer, as its descriptor in the manifest names it."""
+    text = blob.annotations.get(media_types.LAYER_PAGES)
+    return Digest.parse(text) if text else None
+
+
+def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget, file: Path, *, jobs: int) -> Trace:
+    """Write the bundle of ``trace`` to ``file``; the trace with its frames.
+
+    Raises:
+        NoPageTree: see there. BadChunk, UnavailableError, ...: the source.
+    """
+    plans = plan_frames(trace.ranges)
+    wanted: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    place = 0
+    for plan in plans:
+        for part in plan.parts:
+            wanted[part.device].append((part.chunk, part.first % CHUNK_PAGES, part.count, place))
+            place += part.count * PAGE_SIZE
+    if any(page_root(layers[device]) is None for device in wanted):
+        raise NoPageTree(f"{trace.image}: its layers name no root over their pages")
+    spool = file.with_name(f".{file.name}.pages")
+    try:
+        with spool.open("wb") as made:
+            made.truncate(place)
+        work = [(_Wanted(layers[device], tuple(parts)), source, spool) for device, parts in sorted(wanted.items())]
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found = dict(zip(sorted(wanted), pool.map(_copy_pages, *zip(*work, strict=True)), strict=True))
+        frames, proofs = _write(plans, found, spool, file)
+        return replace(trace, frames=frames, proofs=proofs)
+    finally:
+        spool.unlink(missing_ok=True)
+
+
+def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> tuple[bytes, dict[int, bytes], int]:
+    """Copy pages of one device to their places; its nodes, the leaves of chunks that are touched, its size."""
+    blob = wanted.blob
+    name = f"layer {blob.digest}"
+    index = fetch_index(source, blob)
+    by_chunk: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for number, first, count, place in wanted.parts:
+        by_chunk[number].append((first, count, place))
+    nodes, leaves = bytearray(), {}
+    opened = os.open(spool, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        with source.fetch(blob) as stream:
+            for chunk in index:
+                if chunk.offset != chunk.number * CHUNK_SIZE:
+                    raise NoPageTree(f"{name}: its chunks are not all of {CHUNK_SIZE} bytes")
+                plain = read_chunk(chunk, stream.read(chunk.blob_size), source=name)
+                hashes = tree.leaves(plain)
+                nodes += tree.node(hashes)
+                if chunk.number in by_chunk:
+                    leaves[chunk.number] = hashes
+                for first, count, place in by_chunk.get(chunk.number, ()):
+                    os.pwrite(opened, plain[first * PAGE_SIZE : (first + count) * PAGE_SIZE], place)
+    finally:
+        os.close(opened)
+    if tree.root(nodes) != page_root(blob):
+        raise NoPageTree(f"{name}: want the root {page_root(blob)} over its pages, got {tree.root(nodes)}")
+    return bytes(nodes), leaves, index.size
+
+
+def _write(
+    plans: Sequence[FramePlan], found: dict[int, tuple[bytes, dict[int, bytes], int]], spool: Path, file: Path
+) -> tuple[tuple[Frame, ...], int]:
+    """Put what was copied into the bundle: its frames, and where the first begins."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True)
+    frames: list[Frame] = []
+    with spool.open("rb") as pages, file.open("wb") as out:
+        for number in sorted(found):
+            out.write(found[number][0])
+        proofs = out.tell()
+        for plan in plans:
+            leaves = [found[device][1][chunk] for device, chunk in plan.fresh]
+            parts = []
+            for part in plan.parts:
+                data = pages.read(part.count * PAGE_SIZE)
+                # The last page of a tar may be short; our own never is.
+                parts.append(data[: found[part.device][2] - part.first * PAGE_SIZE])
+            stored = close_frame(compressor, leaves, parts)
+            out.write(stored)
+            frames.append(Frame(len(stored), plan.pages, hashlib.sha256(stored).hexdigest()))
+    return tuple(frames), proofs

@@ -1,0 +1,160 @@
+"""Traces beside their images: find one, attach one.
+
+They are referrers of the platform's plain manifest (OCI distribution-spec 1.1). Nothing here is trusted: a
+trace that is malformed, of another image or of another shape is as good as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, describe, verifying
+from envbuilder.errors import EnvbuilderError
+from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
+from envbuilder.oci import media_types
+from envbuilder.oci.artifact import plain
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
+from envbuilder.store.copy import copy
+from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
+from envbuilder.store.target import Opener, Target
+
+_log = logging.getLogger(__name__)
+
+#: Digits of a time that are read.
+_MAX_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTrace:
+    """A trace of an image, parsed and as stored; ``hot``: its bundle, or None."""
+
+    trace: Trace
+    stored: bytes
+    hot: Descriptor | None
+
+
+class TraceSearch:
+    """Looks for the trace of an image in a thread of its own, while the rest of the image is read."""
+
+    def __init__(self, source: Target) -> None:
+        self._source = source
+        self._found: Future[FoundTrace | None] | None = None
+
+    def begin(self, subject: Descriptor) -> None:
+        """Look for the newest trace of the manifest ``subject``."""
+        found: Future[FoundTrace | None] = Future()
+        self._found = found
+
+        def search() -> None:
+            try:
+                found.set_result(_search(self._source, subject))
+            except Exception as error:  # noqa: BLE001 - carried to who asks
+                found.set_exception(error)
+
+        threading.Thread(target=search, name="trace", daemon=True).start()
+
+    def result(self, image: OpenImage) -> FoundTrace | None:
+        """The trace, once it is here; None when there is none of ``image``, or none that can be read."""
+        if self._found is None:
+            self.begin(image.descriptor)
+            assert self._found is not None
+        try:
+            found = self._found.result()
+            if found is not None and (
+                found.trace.image != image.descriptor.digest
+                or found.trace.devices != tuple(layer.digest for layer in image.manifest.layers)
+            ):
+                raise InvalidTrace(f"{self._source.name}: want a trace of {image.descriptor.digest}")
+        except EnvbuilderError as error:
+            _log.warning("%s: started without its trace: %s", image.descriptor.digest, error)
+            return None
+        return found
+
+
+def find_trace(source: Target, image: OpenImage) -> FoundTrace | None:
+    """The newest trace of ``image`` that ``source`` has; None when there is none, or none that can be read."""
+    return TraceSearch(source).result(image)
+
+
+def _search(source: Target, subject: Descriptor) -> FoundTrace | None:
+    what = _newest(source, subject)
+    if what is None:
+        return None
+    manifest = read_referrer(source, what, subject)
+    where = f"{source.name}: {what.digest}"
+    stored = _read(source, manifest.layers[0], MAX_STORED)
+    trace = parse_trace(stored, source=where)
+    hot = manifest.layers[1] if trace.frames and len(manifest.layers) > 1 else None
+    if hot is not None and hot.size != trace.proofs + sum(frame.size for frame in trace.frames):
+        raise InvalidTrace(f"{where}: its bundle has {hot.size} bytes, its trace names others")
+    return FoundTrace(trace=trace, stored=stored, hot=hot)
+
+
+def _newest(source: Target, subject: Descriptor) -> Descriptor | None:
+    return max(referrers(source, subject, media_types.TRACE_ARTIFACT), key=_made_at, default=None)
+
+
+def _made_at(what: Descriptor) -> int:
+    text = what.annotations.get(media_types.TRACE_MADE, "")
+    return int(text) if text.isdecimal() and len(text) < _MAX_DIGITS else 0
+
+
+def attach_trace(
+    target: Target, image: OpenImage, trace: Trace, bundle: Path | None, *, made_at_s: int = 0
+) -> Descriptor:
+    """Store ``trace`` beside ``image``, in place of older ones; ``bundle``: the file with its hot bundle.
+
+    made_at_s: seconds since the epoch, by which the newest is found where older ones cannot be taken away.
+    """
+    stored = trace.dump()
+    blobs: list[tuple[Descriptor, Opener]] = [(describe(stored, media_types.TRACE), partial(io.BytesIO, stored))]
+    if bundle is not None:
+        blobs.append((_describe_file(bundle), lambda: bundle.open("rb")))
+    notes = {media_types.TRACE_MADE: str(made_at_s)}
+    before = referrers(target, image.descriptor, media_types.TRACE_ARTIFACT)
+    what = attach(target, image.descriptor, media_types.TRACE_ARTIFACT, blobs, notes)
+    for old in before:
+        if old.digest != what.digest:
+            unlist(target, image.descriptor, old.digest)
+    return what
+
+
+def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
+    """Let the newest trace of ``image``, which ``target`` has too, follow it there; False when there is none.
+
+    Raises:
+        DigestMismatch, UnavailableError, ...: as any copy.
+    """
+    what = _newest(source, image.descriptor)
+    if what is None:
+        return False
+    read_referrer(source, what, image.descriptor)
+    # As any copy: what the target remembers and no longer has is sent again.
+    copy(source, plain(what), target, finish=False)
+    attach_manifest(target, image.descriptor, _read(source, what, MAX_MANIFEST_SIZE))
+    return True
+
+
+def _describe_file(file: Path) -> Descriptor:
+    hashed = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK_SIZE):
+            hashed.update(block)
+    digest = Digest("sha256:" + hashed.hexdigest())
+    return Descriptor(media_type=media_types.HOT_BUNDLE, digest=digest, size=file.stat().st_size)
+
+
+def _read(source: Target, what: Descriptor, most: int) -> bytes:
+    where = f"{source.name}: {what.digest}"
+    if what.size > most:
+        raise InvalidTrace(f"{where}: want at most {most} bytes, got {what.size}")
+    with source.fetch(what) as stream:
+        return verifying(stream, what, source=where).read()

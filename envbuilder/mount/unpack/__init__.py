@@ -1,0 +1,1 @@
+"""Trees on disk: layers unpacked into a directory, and paths that never leave it."""

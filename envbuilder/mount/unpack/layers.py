@@ -1,0 +1,133 @@
+"""An image unpacked into a directory: the last resort where EROFS or FUSE are missing, and for foreign images.
+
+What lies in its layers is laid into the tree by untar.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable
+from envbuilder.errors import HostError
+from envbuilder.image.inspect import OpenImage
+from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.mount.unpack.untar import BadLayer, unpack_tar
+from envbuilder.oci import media_types
+from envbuilder.store.target import Target
+
+_TARS = frozenset(
+    {
+        media_types.OCI_LAYER_TAR,
+        media_types.OCI_LAYER_TAR_GZIP,
+        media_types.OCI_LAYER_TAR_ZSTD,
+        media_types.DOCKER_LAYER_TAR,
+        media_types.DOCKER_LAYER_TAR_GZIP,
+        media_types.DOCKER_LAYER_TAR_ZSTD,
+    }
+)
+#: Bytes that a layer may unpack to without a question, and times its stored size beyond that: the rule of
+#: layer/zip.py, with more room for free: a layer may be a whole system.
+_FREE_SIZE, _MAX_RATIO = 2 << 30, 100
+
+
+class NotUnpacked(HostError):
+    """The disk refused what a layer holds."""
+
+    hint = "Free disk space, or choose a cache folder on an ordinary Linux file system."
+
+
+def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[[int, int], None]) -> Path:
+    """The root file system of ``image`` below ``folder``, unpacked now unless it is there already.
+
+    Two processes that ask at once unpack once; one that is killed leaves nothing that looks finished.
+
+    Raises:
+        BadLayer, DigestMismatch, NotUnpacked, UnavailableError: see the leaf.
+    """
+    done = folder / image.descriptor.digest.hex
+    if done.is_dir():
+        return done
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with only_one(folder / f"{image.descriptor.digest.hex}.lock"):
+            if done.is_dir():
+                return done
+            for leftover in folder.glob(f".{done.name}.*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            temporary = folder / f".{done.name}.{secrets.token_hex(4)}"
+            temporary.mkdir()
+            try:
+                temporary.chmod(0o755)  # whatever our umask is
+                total, moved = sum(layer.size for layer in image.manifest.layers), 0
+                for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
+                    _unpack_layer(source, layer, diff_id, temporary)
+                    moved += layer.size
+                    progress(moved, total)
+                temporary.rename(done)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise NotUnpacked(f"{image.root.digest}: unpacking into {folder}: {error}") from error
+    return done
+
+
+def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory: Path) -> None:
+    name = f"{source.name}: layer {layer.digest}"
+    if layer.media_type not in _TARS:
+        raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
+    with source.fetch(layer) as stored, plain_tar(stored) as plain:
+        hashing = Hashing(plain, most_bytes(layer.size), name)
+        try:
+            unpack_tar(hashing, directory, source=name)
+            while hashing.read(BLOCK_SIZE):
+                pass
+        except DAMAGES as error:
+            raise BadLayer(f"{name}: {error}") from error
+    if hashing.digest() != diff_id:
+        raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
+
+
+def most_bytes(stored: int) -> int:
+    """Bytes that a layer of ``stored`` bytes may unpack to."""
+    return max(_FREE_SIZE, _MAX_RATIO * stored)
+
+
+@contextmanager
+def only_one(lock_file: Path) -> Iterator[None]:
+    """Hold ``lock_file``: whoever else asks waits.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+class Hashing:
+    """Passes at most ``limit`` bytes through and knows their sha256."""
+
+    def __init__(self, inner: Readable, limit: int, source: str) -> None:
+        self._inner, self._hash, self._limit, self._left, self._source = inner, hashlib.sha256(), limit, limit, source
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._inner.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadLayer(f"{self._source}: unpacks to more than {self._limit} bytes, {_MAX_RATIO} times its own size")
+        self._hash.update(data)
+        return data
+
+    def digest(self) -> Digest:
+        return Digest("sha256:" + self._hash.hexdigest())

@@ -1,0 +1,88 @@
+"""Reads wait for a stream that brings their pages soon, and for nothing else."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.mount.fetch.promised import Promised
+from envbuilder.mount.startup.hot import plan_frames
+from envbuilder.mount.startup.trace import Frame, Pages
+
+RANGES = (Pages(0, 100, 300), Pages(0, 1000, 300))
+
+
+@dataclass
+class Blob:
+    """What Promised asks of a LazyBlob."""
+
+    number: int = 0
+    here: set[int] = field(default_factory=set)
+
+    def has_part(self, _chunk, offset, _size):
+        return offset // PAGE_SIZE in self.here
+
+
+def promised(size=1000):
+    plans = plan_frames(RANGES)
+    return Promised(plans, [Frame(size, plan.pages, "") for plan in plans], began=0.0)
+
+
+def park(what, page, *, blob=None, count=1, now=0.0):
+    return what.park(blob or Blob(), page * PAGE_SIZE, count * PAGE_SIZE, lambda _error: None, now, 100.0)
+
+
+def test_a_read_of_coming_pages_waits_until_their_frame_is_here():
+    what = promised()
+
+    assert park(what, 1299)  # the second frame: pages 1212 to 1299
+    assert what.arrived(1) == []
+    assert [parked.frame for parked in what.arrived(2)] == [1]
+
+
+@pytest.mark.parametrize("page", [400, 5000])
+def test_a_read_of_a_page_that_is_not_coming_does_not_wait(page):
+    assert not park(promised(), page)
+
+
+def test_a_read_of_which_one_page_is_not_coming_waits_only_if_that_is_here():
+    assert not park(promised(), 399, count=2)
+    assert park(promised(), 399, count=2, blob=Blob(here={400}))
+
+
+def test_a_read_of_another_device_does_not_wait():
+    assert not park(promised(), 100, blob=Blob(number=1))
+
+
+def test_a_read_of_what_has_come_and_is_not_here_does_not_wait():
+    what = promised()
+    what.arrived(1)
+
+    assert not park(what, 100)
+
+
+def test_a_read_far_ahead_of_a_slow_stream_does_not_wait():
+    what = promised(size=1 << 20)
+    what.arrived(1)
+
+    assert park(what, 1299, now=0.1)
+    assert not park(what, 1299, now=1000.0)
+
+
+def test_when_the_stream_stalls_reads_are_released_and_none_waits_until_it_goes_on():
+    what = promised()
+    park(what, 1299)
+
+    assert len(what.release(ended=False)) == 1
+    assert not park(what, 1299)
+    what.arrived(1)
+    assert park(what, 1299)
+
+
+def test_when_the_stream_ended_no_read_waits():
+    what = promised()
+    what.release(ended=True)
+    what.arrived(1)
+
+    assert what.ended
+    assert not park(what, 1299)

@@ -1,0 +1,122 @@
+"""A hot bundle proves every page against the image; what does not belong to the image is never given."""
+
+import hashlib
+from random import Random
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envbuilder.layer import pages as tree
+from envbuilder.layer.frames import CHUNK_SIZE
+from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.layer.tree import file
+from envbuilder.mount.startup.hot import BadHotPage, HotDevice, Prover, close_frame, plan_frames
+from envbuilder.mount.startup.hotbuild import page_root
+from envbuilder.mount.startup.trace import Frame, Pages, merge
+from envbuilder.testing.layers import layer_of
+
+LAYER = layer_of([file("data", Random(3).randbytes(900_000))])
+TAR = LAYER.tar
+ROOT = page_root(LAYER.layer.blob)
+CHUNKS = [TAR[at : at + CHUNK_SIZE] for at in range(0, len(TAR), CHUNK_SIZE)]
+LEAVES = [tree.leaves(chunk) for chunk in CHUNKS]
+NODES = b"".join(tree.node(each) for each in LEAVES)
+DEVICE = HotDevice(len(TAR), ROOT)
+PAGES = len(TAR) // PAGE_SIZE
+
+
+def bundle(ranges, tar=TAR, leaves=LEAVES):
+    plans = plan_frames(ranges)
+    compressor = zstandard.ZstdCompressor(write_content_size=True)
+    stored = [
+        close_frame(
+            compressor,
+            [leaves[chunk] for _, chunk in plan.fresh],
+            [tar[part.first * PAGE_SIZE : (part.first + part.count) * PAGE_SIZE] for part in plan.parts],
+        )
+        for plan in plans
+    ]
+    frames = [
+        Frame(len(each), plan.pages, hashlib.sha256(each).hexdigest()) for each, plan in zip(stored, plans, strict=True)
+    ]
+    return plans, stored, frames
+
+
+def opened(prover, plans, stored, frames):
+    for data, frame, plan in zip(stored, frames, plans, strict=True):
+        for part, pages in prover.open(data, frame, plan):
+            yield part, bytes(pages)
+
+
+@given(st.lists(st.tuples(st.integers(0, PAGES - 1), st.integers(1, 90)), min_size=1, max_size=40))
+@settings(max_examples=25)
+def test_a_bundle_gives_exactly_the_pages_of_its_ranges(drawn):
+    ranges = merge([[Pages(0, first, min(count, PAGES - first)) for first, count in drawn]])
+    plans, stored, frames = bundle(ranges)
+    got = {}
+    for part, pages in opened(Prover({0: DEVICE}, NODES), plans, stored, frames):
+        for place in range(part.count):
+            got[part.first + place] = pages[place * PAGE_SIZE : (place + 1) * PAGE_SIZE]
+
+    want = {page for each in ranges for page in range(each.first, each.first + each.count)}
+    assert got == {page: TAR[page * PAGE_SIZE : (page + 1) * PAGE_SIZE] for page in want}
+
+
+def test_the_root_in_the_manifest_is_that_of_the_tar():
+    assert tree.root(NODES) == ROOT
+
+
+def test_a_page_of_another_content_is_refused_though_its_frame_is_the_one_that_the_trace_names():
+    lying = bytearray(TAR)
+    lying[5 * PAGE_SIZE] ^= 1
+    plans, stored, frames = bundle([Pages(0, 4, 3)], tar=bytes(lying))
+
+    with pytest.raises(BadHotPage, match="page 4 of device 0"):
+        list(opened(Prover({0: DEVICE}, NODES), plans, stored, frames))
+
+
+def test_leaves_made_for_another_page_are_refused():
+    lying = bytearray(TAR)
+    lying[5 * PAGE_SIZE] ^= 1
+    leaves = [tree.leaves(lying[at : at + CHUNK_SIZE]) for at in range(0, len(lying), CHUNK_SIZE)]
+    plans, stored, frames = bundle([Pages(0, 4, 3)], tar=bytes(lying), leaves=leaves)
+
+    with pytest.raises(BadHotPage, match="leaves"):
+        list(opened(Prover({0: DEVICE}, NODES), plans, stored, frames))
+
+
+def test_nodes_made_for_another_image_are_refused():
+    with pytest.raises(BadHotPage, match="proofs"):
+        Prover({0: DEVICE}, bytes(32) + NODES[32:])
+
+
+@pytest.mark.parametrize("proofs", [b"", NODES[:-32], NODES + bytes(32)])
+def test_proofs_of_another_length_are_refused(proofs):
+    with pytest.raises(BadHotPage):
+        Prover({0: DEVICE}, proofs)
+
+
+def test_a_frame_other_than_the_trace_names_is_refused_before_it_is_unpacked():
+    plans, stored, frames = bundle([Pages(0, 4, 3)])
+
+    with pytest.raises(BadHotPage, match="not the one"):
+        list(opened(Prover({0: DEVICE}, NODES), plans, [stored[0][:-1] + b"x"], frames))
+
+
+def test_a_frame_that_unpacks_to_more_than_its_pages_is_refused():
+    plans, _, _ = bundle([Pages(0, 4, 3)])
+    bomb = zstandard.compress(bytes(64 << 20))
+    frame = Frame(len(bomb), 3, hashlib.sha256(bomb).hexdigest())
+
+    with pytest.raises(BadHotPage, match="does not hold"):
+        list(Prover({0: DEVICE}, NODES).open(bomb, frame, plans[0]))
+
+
+@pytest.mark.parametrize("first", [PAGES, PAGES - 1])
+def test_pages_behind_the_end_are_refused(first):
+    plans = plan_frames([Pages(0, first, 200)])
+
+    with pytest.raises(BadHotPage):
+        list(Prover({0: DEVICE}, NODES).open(b"", Frame(0, 200, hashlib.sha256(b"").hexdigest()), plans[0]))
