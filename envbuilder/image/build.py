@@ -18,8 +18,9 @@ from envbuilder.image.attached import all_attached
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
-from envbuilder.layer.plan import AnyPlan, TopPlan, WheelPlan, check_wheels, compiled_here, plan
+from envbuilder.layer.plan import AnyPlan, WheelPlan, check_wheels, compiled_here, plan
 from envbuilder.layer.prefix import PREFIX
+from envbuilder.layer.top import TopPlan
 from envbuilder.lock.codec import digest
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.source import ArtifactSource

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from envbuilder.layer.debian.system import System
-from envbuilder.layer.tree import Entry, file, symlink
+from envbuilder.layer.tree import Entry, directory, file, symlink
 
 #: Where NVIDIA's own packages put a toolkit, and what build systems look for first.
 CUDA_HOME = "usr/local/cuda"
@@ -71,6 +71,8 @@ def _farm(system: System, place: str, sources: Sequence[str]) -> Iterator[Entry]
     for name, paths in sorted(owners.items()):
         directories = [path for path in paths if system.listdir(path)]
         if len(directories) > 1:
+            if (below := system.tree.get(f"{place}/{name}")) is not None and below.link:
+                yield directory(f"{place}/{name}")  # a parent that had one source has a link there
             yield from _farm(system, f"{place}/{name}", directories)
         else:
             yield symlink(f"{place}/{name}", _relative(f"{place}/{name}", paths[0]))

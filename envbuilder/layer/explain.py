@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from envbuilder.layer.plan import AnyPlan, TopPlan
+from envbuilder.layer.plan import AnyPlan
+from envbuilder.layer.top import TopPlan
 from envbuilder.lock.model import Artifact
 
 #: Artefacts that one reason lists; the rest is counted.

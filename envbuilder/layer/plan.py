@@ -6,7 +6,6 @@ the parent's layers are then a byte-identical prefix of the child's.
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +14,8 @@ from typing import TypeAlias
 from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import SpecError
 from envbuilder.layer.claims import check_conflicts
-from envbuilder.layer.computed import COMPUTED_VERSION, computed_entries
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.debian.spool import Spool
-from envbuilder.layer.files import file_entries, overlay
 from envbuilder.layer.frames import COMPRESSOR
 from envbuilder.layer.interpreter import (
     InterpreterPackages,
@@ -28,11 +25,12 @@ from envbuilder.layer.interpreter import (
     unpack_interpreter,
 )
 from envbuilder.layer.limits import check_plans
-from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
+from envbuilder.layer.prefix import PREFIX, prefix_claims
 from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
 from envbuilder.layer.removal import RemovalPlan, removal_plan
 from envbuilder.layer.tar import TAR_WRITER
-from envbuilder.layer.tree import Entry, Placed
+from envbuilder.layer.top import TOP, TopPlan, top_plan
+from envbuilder.layer.tree import Entry
 from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims, wheel_entries
 from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, Wheel
 from envbuilder.lock.partition import REMOVED
@@ -41,8 +39,6 @@ from envbuilder.oci.platform import Platform
 
 #: Name of the deb rules in a layer's recipe: raise the number when any entry of any deb would change.
 DEB_WRITER = "deb/1"
-#: Id of the computed layer of environment ``x`` is ``x/top``.
-TOP = "/top"
 
 
 class ForeignBase(SpecError):
@@ -138,86 +134,6 @@ class WheelPlan:
                     yield entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopPlan:
-    """The computed layer of one environment: it depends on all that lies below it."""
-
-    id: str
-    lock: Lock
-    below: tuple[Digest, ...]  # keys of the layers under it, lowest first
-
-    @property
-    def key(self) -> Digest:
-        files = [[rule.path, rule.mode, str(rule.digest)] for rule in self.lock.files]
-        return Digest.of(
-            canonical_json(
-                {
-                    "writer": [f"computed/{COMPUTED_VERSION}", PREFIX, TAR_WRITER, COMPRESSOR],
-                    "artifacts": [str(deb.digest) for deb in self.lock.debs],
-                    "python": self.lock.python.version,
-                    "below": [str(key) for key in self.below],
-                    "files": files,
-                    # Absent when empty, so that the layers of other environments keep their keys.
-                    **({"allow-scripts": [*self.lock.allow_scripts]} if self.lock.allow_scripts else {}),
-                }
-            )
-        )
-
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        return self.lock.debs
-
-    def on(self, placed: Sequence[Sequence[Placed]], folder: Path) -> GroundedTop:
-        """The plan with what it needs of the world: the paths below it, and the environment's folder."""
-        return GroundedTop(plan=self, placed=tuple(tuple(layer) for layer in placed), folder=folder)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroundedTop:
-    """A TopPlan that can give its entries."""
-
-    plan: TopPlan
-    placed: tuple[tuple[Placed, ...], ...]
-    folder: Path
-
-    @property
-    def id(self) -> str:
-        return self.plan.id
-
-    @property
-    def key(self) -> Digest:
-        return self.plan.key
-
-    @property
-    def artifacts(self) -> tuple[Artifact, ...]:
-        return self.plan.artifacts
-
-    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
-        lock = self.plan.lock
-        site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
-        skeleton = prefix_entries(PREFIX, lock.python)
-        computed = computed_entries(
-            lock,
-            self.placed,
-            artifacts,
-            site_packages=site_packages,
-            allow=frozenset(lock.allow_scripts),
-            memory=cache / "debs",
-        )
-        entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
-        yield from entries
-        yield from self._parents(entries)
-
-    def _parents(self, entries: Sequence[Entry]) -> Iterator[Entry]:
-        """Parent directories as they are below: a layer that made /root anew would open it to all."""
-        below = {placed.path: placed for layer in self.placed for placed in layer}
-        own = {entry.path for entry in entries}
-        for path in sorted({parent for each in own for parent in _ancestors(each)} - own):
-            placed = below.get(path)
-            if placed is not None and stat.S_ISDIR(placed.mode):
-                yield Entry(path=path, mode=placed.mode, uid=placed.uid, gid=placed.gid, xattrs=placed.xattrs)
-
-
 AnyPlan: TypeAlias = DebPlan | WheelPlan | RemovalPlan | TopPlan
 
 
@@ -236,20 +152,19 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
             "not make",
             hint="Install its wheels in an image of that system, or declare a Debian suite as its base.",
         )
-    compilation = Compilation(
-        python=lock.python, platform=lock.platform, packages=interpreter_packages(lock.debs, lock.python)
-    )
+    # A child may have another interpreter than its parent.
+    compilations = {each.name: _compilation(each) for each in by_name.values()}
     plans: list[AnyPlan] = []
     for layer in lock.layers:
         # A parent's layer is as the parent's lock says: a child may have hidden a package of it.
         owner = by_name[layer.partition("/")[0]]
+        compilation = compilations[owner.name]
         if layer.endswith(TOP):
-            below = tuple(each.key for each in plans)
-            plans.append(TopPlan(id=layer, lock=owner, below=below))
+            plans.append(top_plan(layer, owner, plans))
             continue
         if layer.endswith(REMOVED):
-            assert owner.parent is not None
-            plans.append(removal_plan(layer, owner, by_name[owner.parent.name]))
+            names = [each.name for each in locks]
+            plans.append(removal_plan(layer, owner, [by_name[name] for name in names[: names.index(owner.name)]]))
             continue
         debs = tuple(deb for deb in owner.debs if deb.layer == layer)
         wheels = tuple(wheel for wheel in owner.wheels if wheel.layer == layer)
@@ -259,6 +174,11 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
             plans.append(WheelPlan(id=layer, wheels=wheels, compilation=compilation))
     check_plans(lock.name, plans)
     return tuple(plans)
+
+
+def _compilation(lock: Lock) -> Compilation:
+    packages = interpreter_packages(lock.debs, lock.python)
+    return Compilation(python=lock.python, platform=lock.platform, packages=packages)
 
 
 def compiled_here(plans: Sequence[AnyPlan], debs: Sequence[Deb], host: Platform) -> tuple[AnyPlan, ...]:
@@ -294,13 +214,6 @@ def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Int
     """
     claims = [(wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python)) for wheel in wheels]
     check_conflicts([("the prefix", prefix_claims(PREFIX, python)), *claims])
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    parent = path.rpartition("/")[0]
-    while parent:
-        yield parent
-        parent = parent.rpartition("/")[0]
 
 
 def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:

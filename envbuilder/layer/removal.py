@@ -1,17 +1,19 @@
-"""The layer of a child that hides what it does not keep of its parent's wheels: whiteouts, as few as possible.
+"""The layer of a child that hides what it does not keep of its parent's packages: whiteouts, as few as possible.
 
 A parent's layers stay byte for byte what they are. Source: OCI image-spec 1.1 layer.md, "Whiteouts".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.digest import Digest, canonical_json
+from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.frames import COMPRESSOR
-from envbuilder.layer.prefix import PREFIX, prefix_claims
+from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims
+from envbuilder.layer.pyc import compiled_path, debian_modules
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.tree import Entry, whiteout
 from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims
@@ -24,11 +26,14 @@ _WRITER = "removal/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPlan:
-    """A layer of whiteouts for ``removed``; what ``kept`` wheels and ``files`` have at the same paths stays."""
+    """A layer of whiteouts for ``removed``; what ``kept`` packages and ``files`` have at the same paths stays.
+
+    What the parent computed is no package's: the child's computed layer hides what it does not make again.
+    """
 
     id: str
-    removed: tuple[Wheel, ...]
-    kept: tuple[Wheel, ...]
+    removed: tuple[Artifact, ...]
+    kept: tuple[Artifact, ...]
     files: tuple[LockedFile, ...]
     python: Interpreter
 
@@ -38,8 +43,8 @@ class RemovalPlan:
             canonical_json(
                 {
                     "writer": [_WRITER, WHEEL_WRITER, PREFIX, TAR_WRITER, COMPRESSOR],
-                    "removed": [str(wheel.digest) for wheel in self.removed],
-                    "kept": [str(wheel.digest) for wheel in self.kept],
+                    "removed": [str(artifact.digest) for artifact in self.removed],
+                    "kept": [str(artifact.digest) for artifact in self.kept],
                     "files": [rule.path for rule in self.files],
                     "python": self.python.tag,
                 }
@@ -52,22 +57,35 @@ class RemovalPlan:
 
     def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:  # noqa: ARG002  LayerPlan's signature
         stays = {*prefix_claims(PREFIX, self.python), *(rule.path for rule in self.files)}
-        stays.update(*(wheel_claims(artifacts.file(wheel), wheel, python=self.python) for wheel in self.kept))
-        goes = set[str]().union(
-            *(wheel_claims(artifacts.file(wheel), wheel, python=self.python) for wheel in self.removed)
-        )
+        stays.update(*(self._paths(artifact, artifacts) for artifact in self.kept))
+        goes = set[str]().union(*(self._paths(artifact, artifacts) for artifact in self.removed))
         for path in whiteouts(goes, stays):
             yield whiteout(path)
 
+    def _paths(self, artifact: Artifact, artifacts: ArtifactSource) -> Iterable[str]:
+        """Every path that ``artifact`` has in its layer, compiled modules included; directories of Debian packages."""
+        if isinstance(artifact, Wheel):
+            return wheel_claims(artifacts.file(artifact), artifact, python=self.python)
+        entries = list(deb_entries(artifacts.file(artifact), artifact))
+        tag = Prefix(root=PREFIX, python=self.python).cache_tag
+        compiled = [compiled_path(entry.path, tag) for entry in debian_modules(entries)]
+        return [*(entry.path for entry in entries), *compiled]
 
-def removal_plan(layer: str, lock: Lock, parent: Lock) -> RemovalPlan:
-    """What ``lock`` hides of its ``parent``."""
-    now = {wheel.digest for wheel in lock.wheels}
+
+def removal_plan(layer: str, lock: Lock, parents: Sequence[Lock]) -> RemovalPlan:
+    """What ``lock`` hides of the last of ``parents``, the chain that it extends, the root first."""
+    parent = parents[-1]
+    now = {artifact.digest for artifact in (*lock.wheels, *lock.debs)}
+    there: tuple[Artifact, ...] = (*parent.wheels, *parent.debs)
+    removed: tuple[Artifact, ...] = tuple(artifact for artifact in there if artifact.digest not in now)
+    # Wheels and Debian packages share no directory: /opt/env is the wheels' alone.
+    kinds = {type(artifact) for artifact in removed}
+    kept = tuple(artifact for artifact in there if artifact.digest in now and type(artifact) in kinds)
     return RemovalPlan(
         id=layer,
-        removed=tuple(wheel for wheel in parent.wheels if wheel.digest not in now),
-        kept=tuple(wheel for wheel in parent.wheels if wheel.digest in now),
-        files=parent.files,
+        removed=removed,
+        kept=kept,
+        files=tuple(rule for each in parents for rule in each.files),
         python=parent.python,
     )
 
@@ -77,7 +95,7 @@ def whiteouts(goes: Iterable[str], stays: Iterable[str]) -> tuple[str, ...]:
     kept = {*stays}
     directories = {parent for path in kept for parent in _parents(path)}
     found = set()
-    for path in {*goes} - kept:
+    for path in {*goes} - kept - directories:
         above = [parent for parent in _parents(path) if parent not in directories]
         found.add(above[0] if above else path)
     return tuple(sorted(found))

@@ -12,20 +12,25 @@ from envbuilder.lock.model import Artifact, Changed, Lock, Substitution, Wheel
 _COUPLED = re.compile(
     r"(?:numpy|torch|torchvision|torchaudio|triton|jaxlib|jax-cuda.*|tensorflow|nvidia-.+|cuda-.+|cupy.*)\Z"
 )
+#: The same of Debian: C and C++ libraries of everything, the interpreter, NVIDIA's libraries.
+_COUPLED_DEB = re.compile(
+    r"(?:libc6|libstdc\+\+6|libgcc-s1|libgomp1|(?:lib)?python3\..*|lib(?:cu|nccl|nv|npp).*|cuda-.+)\Z"
+)
 
 
-def changed(parent: Sequence[Wheel], wheels: Sequence[Wheel]) -> tuple[Changed, ...]:
-    """What the parent has and ``wheels`` have otherwise or not at all, sorted by name."""
-    after = {wheel.name: wheel for wheel in wheels}
+def changed(parent: Sequence[Artifact], here: Sequence[Artifact]) -> tuple[Changed, ...]:
+    """What the parent has and ``here`` has otherwise or not at all: Python packages, then Debian's, sorted by name."""
+    after = {_key(artifact): artifact for artifact in here}
     return tuple(
         Changed(
-            name=wheel.name,
-            before=wheel.version,
-            after=now.version if (now := after.get(wheel.name)) else "",
-            coupled=bool(_COUPLED.match(wheel.name)),
+            name=was.name,
+            before=was.version,
+            after=now.version if (now := after.get(_key(was))) else "",
+            coupled=bool((_COUPLED if isinstance(was, Wheel) else _COUPLED_DEB).match(was.name)),
+            deb=not isinstance(was, Wheel),
         )
-        for wheel in sorted(parent, key=lambda wheel: wheel.name)
-        if wheel.name not in after or after[wheel.name].digest != wheel.digest
+        for was in sorted(parent, key=_key)
+        if _key(was) not in after or after[_key(was)].digest != was.digest
     )
 
 
@@ -67,4 +72,8 @@ def _against(parent: str, each: Changed) -> str:
 
 def _by_name(lock: Lock | None) -> dict[tuple[int, str], Artifact]:
     artifacts: list[Artifact] = [*lock.wheels, *lock.debs] if lock else []
-    return {(0 if isinstance(artifact, Wheel) else 1, artifact.name): artifact for artifact in artifacts}
+    return {_key(artifact): artifact for artifact in artifacts}
+
+
+def _key(artifact: Artifact) -> tuple[int, str]:
+    return (0 if isinstance(artifact, Wheel) else 1, artifact.name)

@@ -118,7 +118,8 @@ def _file_line(file: LockedFile) -> str:
 
 def _changed_line(changed: Changed) -> str:
     fields: dict[str, object] = {"name": changed.name, "before": changed.before, "after": changed.after}
-    return _inline({**fields, "coupled": True} if changed.coupled else fields)
+    marks = {"coupled": changed.coupled, "deb": changed.deb}
+    return _inline(fields | {mark: True for mark, holds in marks.items() if holds})
 
 
 def _substitution_line(each: Substitution) -> str:
@@ -277,6 +278,7 @@ def _changed(table: _Table) -> Changed:
             before=table.take("before", str),
             after=table.take("after", str),
             coupled=table.take("coupled", bool, False),
+            deb=table.take("deb", bool, False),
         )
     )
 

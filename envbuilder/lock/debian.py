@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -29,6 +30,8 @@ _ROLLING = frozenset({"sid", "unstable", "rc-buggy", "experimental"})
 _TIMEOUT_S = 600.0
 #: One line of apt-get --print-uris: 'URI' file size hash.
 _URI = re.compile(r"'([^']+)' (\S+) (\d+) SHA256:([0-9a-f]{64})\Z")
+#: What apt-get says before it lists what it would remove, and a line of its --simulate.
+_REMOVES, _REMOVED = "will be REMOVED:", re.compile(r"^Remv (\S+) ", re.MULTILINE)
 _UNKNOWN = re.compile(
     r"(?:Unable to locate package|Package) '?([a-z0-9+.-]+)'?(?: has no installation|$)", re.MULTILINE
 )
@@ -42,7 +45,7 @@ Dir::Etc::main "/dev/null";
 Dir::Etc::parts "{root}/empty";
 Dir::Etc::sourcelist "{root}/sources.list";
 Dir::Etc::sourceparts "{root}/empty";
-Dir::Etc::preferences "{root}/preferences";
+Dir::Etc::preferences "/dev/null";
 Dir::Etc::preferencesparts "{root}/empty";
 Dir::Etc::trusted "/dev/null";
 Dir::Etc::trustedparts "{root}/empty";
@@ -76,10 +79,6 @@ class UnknownDebianPackage(SpecError):
     """The suite has no package of that name for the platform."""
 
 
-class ParentMoved(SpecError):
-    """A child needs Debian packages beside the parent's, and the archive has moved on since the parent was locked."""
-
-
 class UnsatisfiableDebs(SpecError):
     """apt finds no set of packages that fulfils all dependencies."""
 
@@ -94,6 +93,14 @@ class ArchiveUnavailable(UnavailableError):
     hint = "Try again; or name another mirror in the settings."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """What the parent has: ``debs``, and ``paragraph`` gives the one of dpkg's status file for each (dpkg(1))."""
+
+    debs: Sequence[Deb]
+    paragraph: Callable[[Deb], str]
+
+
 def resolve_debs(
     base: Base,
     platform: Platform,
@@ -102,9 +109,13 @@ def resolve_debs(
     runner: Runner,
     environment: Mapping[str, str],
     root: Path = Path("/"),
-    keep: Sequence[Deb] = (),
+    installed: Installed | None = None,
+    anew: Collection[str] = (),
 ) -> tuple[Deb, ...]:
     """Every package of ``base``: the Essential set, the named ones and what they need, sorted; no layers yet.
+
+    On what is ``installed`` apt does what it does on a running system: it stays as it is, unless a package
+    that is asked for needs another version of it, or cannot be beside it.
 
     Args:
         base: suite and package names.
@@ -113,10 +124,10 @@ def resolve_debs(
         runner: starts apt.
         environment: variables for apt.
         root: the host's file system.
-        keep: packages that must be in the answer as they are: the parent's.
+        installed: the parent's packages.
+        anew: of those, the ones that are wanted as the archive has them now.
 
     Raises:
-        ParentMoved: the archive no longer has one of ``keep``, or the rest needs another version of it.
         UnknownSuite, UnknownDebianPackage, UnsatisfiableDebs: the declaration asks for what is not there.
         UntrustedArchive, ArchiveUnavailable, NoKeyring: the archive or this host is at fault.
     """
@@ -125,24 +136,20 @@ def resolve_debs(
         raise NoKeyring(f"{root / _KEYRINGS[0]}: not found")
     with tempfile.TemporaryDirectory(prefix="envbuilder-apt-") as folder:
         apt = _Apt(Path(folder), platform, runner, environment)
-        apt.configure(_sources(base.suite, archives, keyring), _preferences(keep))
+        there = {deb.name: deb for deb in installed.debs} if installed else {}
+        status = "\n".join(map(installed.paragraph, there.values())) if installed else ""
+        apt.configure(_sources(base.suite, archives, keyring), status)
         apt.update(base.suite)
-        uris = apt.select(base, platform)
-        found = {deb.name: deb for deb in apt.describe(uris, archives)}
-        for deb in keep:
-            if (now := found.get(deb.name)) is None or now.digest != deb.digest:
-                raise ParentMoved(
-                    f"base.packages: the parent has {deb.name} {deb.version}, the archive gives "
-                    f"{now.version if now else 'none'}",
-                    hint="Lock the parent anew with --upgrade, then this environment.",
-                )
-        kept = {deb.name: deb for deb in keep}
-        return tuple(kept.get(name, found[name]) for name in sorted(found))
-
-
-def _preferences(keep: Sequence[Deb]) -> str:
-    """apt_preferences(5): above 1000, also when a newer version is there."""
-    return "".join(f"Package: {deb.name}\nPin: version {deb.version}\nPin-Priority: 1001\n\n" for deb in keep)
+        # What is there and is named would be upgraded.
+        wanted = [name for name in base.packages if name not in there or name in anew] if there else base.packages
+        uris, removed = apt.select(base.suite, [*wanted, *anew] if there else ["?essential", *wanted], platform)
+        if lost := sorted(removed & {*base.packages}):
+            raise UnsatisfiableDebs(
+                f"base.packages: {', '.join(lost)} of the parent cannot be beside {', '.join(wanted)}",
+                hint="Leave one of them out, or extend an environment without it.",
+            )
+        found = there | {deb.name: deb for deb in apt.describe(uris, archives)}
+        return tuple(found[name] for name in sorted(found.keys() - removed))
 
 
 def _sources(suite: str, archives: Mapping[str, str], keyring: Path) -> str:
@@ -163,7 +170,7 @@ class _Apt:
     def run(self, *argv: str, check: bool = True) -> Completed:
         return self.runner(argv, env=self.environment, cwd=self.folder, check=check, timeout_s=_TIMEOUT_S)
 
-    def configure(self, sources: str, preferences: str) -> None:
+    def configure(self, sources: str, status: str) -> None:
         # The host's proxies are read before our configuration hides the host's.
         try:
             proxies = self.run("apt-config", "dump", "--format", '%F "%v";%n', "Acquire::http", "Acquire::https").stdout
@@ -172,9 +179,8 @@ class _Apt:
             raise ProgramMissing("apt-config: not found; apt chooses the Debian packages", hint=hint) from error
         for name in ("state/lists/partial", "cache/archives/partial", "log", "empty"):
             (self.folder / name).mkdir(parents=True)
-        (self.folder / "status").touch()
+        (self.folder / "status").write_text(status, "utf-8", "surrogateescape")
         (self.folder / "sources.list").write_text(sources)
-        (self.folder / "preferences").write_text(preferences)
         (self.folder / "apt.conf").write_text(self.configuration + proxies.decode())
         self.environment["APT_CONFIG"] = str(self.folder / "apt.conf")
 
@@ -201,26 +207,32 @@ class _Apt:
             raise ArchiveUnavailable(f"Debian archive, suite {suite!r}: no index\n{_plain(problems)}")
         raise ProgramFailed(["apt-get", "update"], done.status, problems)
 
-    def select(self, base: Base, platform: Platform) -> list[re.Match[str]]:
-        wanted = ["?essential", *base.packages]
-        done = self.run("apt-get", "install", "-q", "--yes", "--print-uris", *wanted, check=False)
+    def select(self, suite: str, wanted: Sequence[str], platform: Platform) -> tuple[list[re.Match[str]], set[str]]:
+        """What apt would fetch to install ``wanted``, and the names of what it would remove."""
+        install = ("apt-get", "install", "-q", "--yes")
+        done = self.run(*install, "--print-uris", *wanted, check=False)
         said = (done.stdout + done.stderr).decode(errors="replace")
         unknown = _UNKNOWN.findall(said)
         if done.status and unknown:
             names = ", ".join(sorted(set(unknown)))
-            raise UnknownDebianPackage(f"base.packages: {base.suite} has no package {names} for {platform}")
+            raise UnknownDebianPackage(f"base.packages: {suite} has no package {names} for {platform}")
         if done.status:
             explanation = said.rpartition("may help to resolve the situation:")[2].strip()[-4000:]
-            raise UnsatisfiableDebs(f"base.packages: apt finds no solution in {base.suite}\n{explanation}")
+            raise UnsatisfiableDebs(f"base.packages: apt finds no solution in {suite}\n{explanation}")
         lines = [line for line in done.stdout.decode().splitlines() if line.startswith("'")]
         matches = [match for line in lines if (match := _URI.match(line))]
-        if len(matches) != len(lines) or not matches:
-            raise UntrustedArchive(f"Debian archive, suite {base.suite!r}: packages without a SHA256")
-        return matches
+        if len(matches) != len(lines):
+            raise UntrustedArchive(f"Debian archive, suite {suite!r}: packages without a SHA256")
+        removed = (
+            _REMOVED.findall(self.run(*install, "--simulate", *wanted).stdout.decode()) if _REMOVES in said else []
+        )
+        return matches, {*removed}
 
     def describe(self, uris: list[re.Match[str]], archives: Mapping[str, str]) -> list[Deb]:
         wanted = {sha256: (uri, int(size)) for uri, _, size, sha256 in (match.groups() for match in uris)}
         names = ["=".join(unquote(match[2]).split("_")[:2]) for match in uris]
+        if not names:
+            return []
         shown = self.run("apt-cache", "show", *names).stdout.decode()
         debs: dict[str, Deb] = {}
         for fields in paragraphs(shown):

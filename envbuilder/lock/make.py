@@ -16,9 +16,9 @@ from envbuilder.lock.changes import changed
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest
 from envbuilder.lock.cuda import cuda_axis, cuda_constraints
-from envbuilder.lock.debian import resolve_debs, upstream_version
+from envbuilder.lock.debian import Installed, resolve_debs, upstream_version
 from envbuilder.lock.download import Http, fetch_size, headers_for, http_pool
-from envbuilder.lock.model import Deb, ForeignSystem, Interpreter, Lock, LockedFile, Parent, Wheel
+from envbuilder.lock.model import Artifact, Deb, ForeignSystem, Interpreter, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
 from envbuilder.lock.python import resolve_wheels
 from envbuilder.lock.settings import Indexes, folder_of, is_folder
@@ -54,6 +54,7 @@ class Machine:
     distrust: whether files of other indexes than the default one are fetched and hashed when they are new.
     indexes: Python indexes by role, from ``read_python_indexes``.
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
+    status_of: a Debian package's paragraph in dpkg's status file; it may fetch the package.
     """
 
     runner: Runner
@@ -63,6 +64,7 @@ class Machine:
     root: Path = Path("/")
     bytes_of: Callable[[str, Mapping[str, str]], tuple[Digest, int] | None] = lambda _url, _headers: None
     distrust: bool = False
+    status_of: Callable[[Deb], str] = lambda _deb: ""
 
 
 def make_lock(
@@ -78,7 +80,8 @@ def make_lock(
     """The lock of ``spec`` for ``platform``. Same inputs and same state of the indexes: same lock.
 
     What ``existing`` pins stays where the declaration allows it, unless it is to be upgraded. Debian
-    packages change only when the base does, or with ``upgrade``: then they are as the archive is now.
+    packages change only when the base does, or with ``upgrade``: then they are as the archive is now. Those of a
+    parent stay unless a child's own need others.
 
     Args:
         spec: the declaration.
@@ -87,7 +90,7 @@ def make_lock(
         existing: the lock as it is.
         parent: the parent's lock, which must be there when the environment extends one.
         upgrade: choose everything anew.
-        upgrade_packages: Python packages to choose anew.
+        upgrade_packages: Python packages to choose anew; of a child also Debian packages of its parent.
 
     Raises:
         SpecError: the declaration asks for what is not there; the leaf says what.
@@ -100,16 +103,15 @@ def make_lock(
         raise SpecError(f"{spec.name}: extends {spec.extends!r}, which has no lock", hint=f"Lock {spec.extends} first.")
     if parent and parent.system and spec.base and spec.base.packages:
         raise SpecError(f"{spec.name}: base.packages: {parent.system.name} below {parent.name} is not made here")
-    named = {canonicalize_name(package) for package in upgrade_packages}
-    _check_upgrades(spec, named, existing)
-    if existing and not upgrade and not named and not stale_reasons(spec, platform, existing, parent):
+    ours, theirs = _check_upgrades(spec, upgrade_packages, existing, parent)
+    if existing and not upgrade and not upgrade_packages and not stale_reasons(spec, platform, existing, parent):
         return existing
     before = None if upgrade else existing
-    debs = _debs(spec, platform, machine, before, parent)
+    debs = _debs(spec, platform, machine, before, parent, theirs)
     python, target = _target(spec, platform, debs, parent)
     uv = _uv(spec, machine)
     want = _wanted(spec, target, parent, machine)
-    wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, named), uv=uv)
+    wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
     cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
     system = spec.base.system if spec.base else None
@@ -130,7 +132,7 @@ def make_lock(
         env={**(parent.env if parent else {}), **spec.env},
         start=spec.start,
         cuda=cuda,
-        parent=_parent(parent, wheels) if parent else None,
+        parent=_parent(parent, [*wheels, *debs]) if parent else None,
         system=ForeignSystem(name=system.name, interpreter=system.interpreter, image=system.image)
         if system
         else parent.system
@@ -141,8 +143,9 @@ def make_lock(
     )
 
 
-def _parent(parent: Lock, wheels: Sequence[Wheel]) -> Parent:
-    return Parent(name=parent.name, lock_digest=digest(parent), changed=changed(parent.wheels, wheels))
+def _parent(parent: Lock, here: Sequence[Artifact]) -> Parent:
+    there: list[Artifact] = [*parent.wheels, *parent.debs]
+    return Parent(name=parent.name, lock_digest=digest(parent), changed=changed(there, here))
 
 
 def _allowed(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:
@@ -170,9 +173,22 @@ def _wanted(spec: EnvSpec, target: PythonTarget, parent: Lock | None, machine: M
     )
 
 
-def _check_upgrades(spec: EnvSpec, named: Collection[str], existing: Lock | None) -> None:
-    if unknown := sorted({*named} - {wheel.name for wheel in existing.wheels} if existing else ()):
-        raise UnknownUpgrade(f"{spec.name}: not in the lock: {', '.join(unknown)}")
+def _check_upgrades(
+    spec: EnvSpec, named: Collection[str], existing: Lock | None, parent: Lock | None
+) -> tuple[set[str], set[str]]:
+    """Of ``named``, the Python packages and the parent's Debian packages."""
+    debs = {deb.name for deb in parent.debs} if parent else set()
+    python: set[str] = {canonicalize_name(name) for name in named}
+    if existing:
+        python &= {wheel.name for wheel in existing.wheels}
+        debs &= {*named}
+        if unknown := sorted(name for name in named if canonicalize_name(name) not in python and name not in debs):
+            hint = "Debian packages of an environment of its own are upgraded all at once: --upgrade."
+            raise UnknownUpgrade(
+                f"{spec.name}: not in the lock: {', '.join(unknown)}",
+                hint=hint if {*unknown} & {deb.name for deb in existing.debs} else "",
+            )
+    return python, debs & {*named}
 
 
 def _packages(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:
@@ -184,17 +200,28 @@ def _packages(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:
 
 
 def _debs(
-    spec: EnvSpec, platform: Platform, machine: Machine, existing: Lock | None, parent: Lock | None
+    spec: EnvSpec,
+    platform: Platform,
+    machine: Machine,
+    existing: Lock | None,
+    parent: Lock | None,
+    anew: Collection[str],
 ) -> tuple[Deb, ...]:
     packages = _packages(spec, parent)
     suite = parent.suite if parent else spec.base.suite if spec.base else ""
     inherited = parent.debs if parent else ()
-    if not suite or (parent and packages == parent.base):
-        return inherited
-    if existing and (existing.suite, existing.base, existing.platform) == (suite, packages, platform):
+    if not suite:
+        return ()
+    before = existing.parent.changed if existing and existing.parent else ()
+    versions = {deb.name: deb.version for deb in inherited}
+    changed_before = {each.name: each.after for each in before if each.deb and versions.get(each.name) == each.before}
+    if existing and not anew and (existing.suite, existing.base, existing.platform) == (suite, packages, platform):
         there = {deb.digest for deb in existing.debs}
-        if all(deb.digest in there for deb in inherited):
+        if all(deb.digest in there or deb.name in changed_before for deb in inherited):
             return existing.debs
+    anew = {*anew, *(name for name, is_there in changed_before.items() if is_there)}
+    if parent and packages == parent.base and not anew:
+        return inherited
     return resolve_debs(
         Base(suite=suite, packages=packages),
         platform,
@@ -202,7 +229,8 @@ def _debs(
         runner=machine.runner,
         environment=machine.environment,
         root=machine.root,
-        keep=inherited,
+        installed=Installed(debs=inherited, paragraph=machine.status_of) if parent else None,
+        anew=sorted(anew),
     )
 
 

@@ -70,15 +70,17 @@ class CudaAxis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A Python package that the parent has at ``before`` and this image at ``after``; "" when it has it no more.
+    """A package that the parent has at ``before`` and this image at ``after``; "" when it has it no more.
 
-    coupled: compiled packages are built against it (torch, numpy, CUDA): test what was built against ``before``.
+    coupled: others are compiled against it (torch, numpy, CUDA, libc6): test what was built against ``before``.
+    deb: whether it is a Debian package.
     """
 
     name: str
     before: str
     after: str
     coupled: bool = False
+    deb: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class Parent:
 
     name: str
     lock_digest: Digest
-    changed: tuple[Changed, ...] = ()  # sorted by name
+    changed: tuple[Changed, ...] = ()  # sorted by name, Python packages first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from envbuilder.digest import Digest
 from envbuilder.lock.archives import DEBIAN, SECURITY, find_archives
 from envbuilder.lock.debian import (
     ArchiveUnavailable,
+    Installed,
     NoKeyring,
-    ParentMoved,
     UnknownDebianPackage,
     UnknownSuite,
     UnsatisfiableDebs,
@@ -41,7 +41,7 @@ def archives():
     return find_archives({})
 
 
-def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=None, keep=()):
+def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=None, installed=None, anew=()):
     return resolve_debs(
         base,
         Platform(machine),
@@ -49,7 +49,8 @@ def resolve(base, archives, *, machine="x86_64", root=Path("/"), environment=Non
         runner=run,
         environment=environment or {"PATH": os.environ["PATH"]},
         root=root,
-        keep=keep,
+        installed=installed,
+        anew=anew,
     )
 
 
@@ -151,16 +152,48 @@ def parent(archives):
     return resolve(BASE, archives)
 
 
+def paragraph(deb, **fields):
+    """A package of the parent as dpkg's status file has it; its relations do not matter here."""
+    lines = {"Package": deb.name, "Status": "install ok installed", "Architecture": deb.architecture}
+    return "".join(f"{key}: {value}\n" for key, value in {**lines, "Version": deb.version, **fields}.items())
+
+
 def test_a_child_adds_packages_and_changes_none_of_its_parents(archives, parent):
-    child = resolve(replace(BASE, packages=("file", "python3.13")), archives, keep=parent)
+    child = resolve(
+        replace(BASE, packages=("file", "python3.13")), archives, installed=Installed(debs=parent, paragraph=paragraph)
+    )
 
     assert {*parent} < {*child}
     assert "file" in {deb.name for deb in child}
 
 
-def test_a_parent_of_which_the_archive_has_moved_on_must_be_locked_anew(archives, parent):
-    old = [replace(deb, version="0.1", digest=Digest.of(b"old")) if deb.name == "tar" else deb for deb in parent]
+def test_a_parent_of_which_the_archive_has_moved_on_stays_as_it_is_but_for_what_the_child_needs(archives, parent):
+    old = [
+        replace(deb, version="0.1", digest=Digest.of(b"old")) if deb.name in {"tar", "zlib1g"} else deb
+        for deb in parent
+    ]
+    there = Installed(debs=old, paragraph=paragraph)
+    base = replace(BASE, packages=("file", "python3.13"))
+    child = {deb.name: deb for deb in resolve(base, archives, installed=there)}
+    asked = {deb.name: deb for deb in resolve(base, archives, installed=there, anew=["tar"])}
+    now = {deb.name: deb for deb in parent}
 
-    with pytest.raises(ParentMoved, match=r"the parent has tar 0\.1, the archive gives") as caught:
-        resolve(replace(BASE, packages=("file", "python3.13")), archives, keep=old)
-    assert "--upgrade" in caught.value.hint
+    assert child["tar"].version == "0.1"
+    assert child["zlib1g"] == now["zlib1g"]  # libmagic1t64 wants >= 1:1.1.4
+    assert child["libc6"] == now["libc6"]
+    assert asked["tar"] == now["tar"]
+
+
+def test_what_cannot_be_beside_what_the_child_asks_for_is_left_out_unless_it_was_asked_for(archives, parent):
+    odd = replace(parent[0], name="odd", digest=Digest.of(b"odd"))
+
+    def conflicting(deb):
+        return paragraph(deb, **({"Conflicts": "file"} if deb is odd else {}))
+
+    there = Installed(debs=[*parent, odd], paragraph=conflicting)
+    child = {deb.name for deb in resolve(replace(BASE, packages=("file", "python3.13")), archives, installed=there)}
+
+    assert "file" in child
+    assert "odd" not in child
+    with pytest.raises(UnsatisfiableDebs, match="odd of the parent cannot be beside file"):
+        resolve(replace(BASE, packages=("file", "odd", "python3.13")), archives, installed=there)

@@ -73,11 +73,12 @@ def dpkg_entries(
 def status(system: System) -> bytes:
     """var/lib/dpkg/status with every package of the set ``install ok installed``, sorted by name."""
     return b"".join(
-        _paragraph(control, system.conffiles.get(name, ())) + b"\n" for name, control in sorted(system.controls.items())
+        paragraph(control, system.conffiles.get(name, ())) + b"\n" for name, control in sorted(system.controls.items())
     )
 
 
-def _paragraph(control: Control, conffiles: Iterable[tuple[str, str]]) -> bytes:
+def paragraph(control: Control, conffiles: Iterable[tuple[str, str]] = ()) -> bytes:
+    """What dpkg's status says of one installed package; ``conffiles``: absolute path and md5."""
     values = dict(control.fields, Status="install ok installed")
     for name in _RELATIONS & values.keys():
         values[name] = _relations(values[name])

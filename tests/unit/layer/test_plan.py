@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.layer.plan import ForeignBase, TopPlan, WheelPlan, compiled_here, plan
+from envbuilder.layer.plan import ForeignBase, WheelPlan, compiled_here, plan
 from envbuilder.layer.removal import whiteouts
+from envbuilder.layer.top import TopPlan
 from envbuilder.lock.codec import load
 from envbuilder.lock.model import Lock, LockedFile
 from envbuilder.oci.platform import Platform

@@ -1,0 +1,164 @@
+"""The computed layer of an environment as a plan: it depends on all that lies below it.
+
+A child that hides packages of its parent computes everything anew, and hides what the parent computed and it does not:
+links to what is gone, alternatives, a cache of the loader.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.digest import Digest, canonical_json
+from envbuilder.layer.computed import COMPUTED_VERSION, computed_entries
+from envbuilder.layer.files import file_entries, overlay
+from envbuilder.layer.frames import COMPRESSOR
+from envbuilder.layer.model import Recipe
+from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
+from envbuilder.layer.removal import whiteouts
+from envbuilder.layer.tar import TAR_WRITER
+from envbuilder.layer.tree import Entry, Placed, whiteout
+from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.partition import REMOVED
+from envbuilder.lock.source import ArtifactSource
+
+#: Id of the computed layer of environment ``x`` is ``x/top``.
+TOP = "/top"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopPlan:
+    """The computed layer of one environment: it depends on all that lies below it.
+
+    below: keys of the layers under it, lowest first.
+    replaced: numbers of the computed layers under it that were made for packages of which some are now hidden:
+        this one has all of what they should have, and hides the rest. given: paths of theirs that the parents' own
+        files are at.
+    """
+
+    id: str
+    lock: Lock
+    below: tuple[Digest, ...]
+    replaced: tuple[int, ...] = ()
+    given: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> Digest:
+        files = [[rule.path, rule.mode, str(rule.digest)] for rule in self.lock.files]
+        return Digest.of(
+            canonical_json(
+                {
+                    "writer": [f"computed/{COMPUTED_VERSION}", PREFIX, TAR_WRITER, COMPRESSOR],
+                    "artifacts": [str(deb.digest) for deb in self.lock.debs],
+                    "python": self.lock.python.version,
+                    "below": [str(key) for key in self.below],
+                    "files": files,
+                    # Absent when empty, so that the layers of other environments keep their keys.
+                    **({"allow-scripts": [*self.lock.allow_scripts]} if self.lock.allow_scripts else {}),
+                    **({"replaced": [*self.replaced]} if self.replaced else {}),
+                }
+            )
+        )
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self.lock.debs
+
+    def on(self, placed: Sequence[Sequence[Placed]], folder: Path) -> GroundedTop:
+        """The plan with what it needs of the world: the paths below it, and the environment's folder."""
+        return GroundedTop(plan=self, placed=tuple(tuple(layer) for layer in placed), folder=folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroundedTop:
+    """A TopPlan that can give its entries."""
+
+    plan: TopPlan
+    placed: tuple[tuple[Placed, ...], ...]
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.plan.id
+
+    @property
+    def key(self) -> Digest:
+        return self.plan.key
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self.plan.artifacts
+
+    def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
+        lock = self.plan.lock
+        site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
+        skeleton = prefix_entries(PREFIX, lock.python)
+        computed = computed_entries(
+            lock,
+            self._packages(),
+            artifacts,
+            site_packages=site_packages,
+            allow=frozenset(lock.allow_scripts),
+            memory=cache / "debs",
+        )
+        entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
+        entries += [whiteout(path) for path in self._outdated(entries)]
+        yield from entries
+        yield from self._parents(entries)
+
+    def _packages(self) -> Sequence[Sequence[Placed]]:
+        """What lies below, without what replaced layers computed."""
+        layers: list[Sequence[Placed]] = [*self.placed]
+        for number in self.plan.replaced:
+            layers[number] = [placed for placed in layers[number] if placed.path in self.plan.given]
+        return layers
+
+    def _outdated(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        """What replaced layers computed and ``entries`` do not have: links to what is hidden, and the like."""
+        if not self.plan.replaced:
+            return ()
+        was = {
+            placed.path
+            for number in self.plan.replaced
+            for placed in self.placed[number]
+            if not stat.S_ISDIR(placed.mode) and ".wh." not in placed.path
+        }
+        own = {entry.path for entry in entries}
+        ends = {entry.path for entry in entries if not entry.is_directory}  # what was below these is hidden by them
+        stays = {placed.path for layer in self._packages() for placed in layer} | own
+        gone = {path for path in was - self.plan.given if not ends.intersection(_ancestors(path))}
+        return whiteouts(gone, stays)
+
+    def _parents(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Parent directories as they are below: a layer that made /root anew would open it to all."""
+        below = {placed.path: placed for layer in self.placed for placed in layer}
+        own = {entry.path for entry in entries}
+        for path in sorted({parent for each in own for parent in _ancestors(each)} - own):
+            placed = below.get(path)
+            if placed is not None and stat.S_ISDIR(placed.mode):
+                yield Entry(path=path, mode=placed.mode, uid=placed.uid, gid=placed.gid, xattrs=placed.xattrs)
+
+
+def top_plan(layer: str, lock: Lock, plans: Sequence[Recipe]) -> TopPlan:
+    """The computed layer of ``lock`` over ``plans``."""
+    below = tuple(each.key for each in plans)
+    if f"{lock.name}{REMOVED}" not in lock.layers:
+        return TopPlan(id=layer, lock=lock, below=below)
+    tops = [(number, each) for number, each in enumerate(plans) if isinstance(each, TopPlan)]
+    given = {rule.path for _, each in tops for rule in each.lock.files}
+    return TopPlan(
+        id=layer,
+        lock=lock,
+        below=below,
+        replaced=tuple(number for number, _ in tops),
+        given=frozenset({*given, *prefix_claims(PREFIX, lock.python)}),
+    )
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    parent = path.rpartition("/")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition("/")[0]
