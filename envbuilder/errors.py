@@ -60,6 +60,12 @@ class HostError(EnvbuilderError):
     exit_code = 5
 
 
+class RefusedError(EnvbuilderError):
+    """Somebody answered, and the answer is no (not there, immutable, over a limit): the same call gets it again."""
+
+    exit_code = 6
+
+
 class SpecErrors(SpecError):
     """Every problem of one input file, so that a user mends the file in one round."""
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, describe, verifying
-from envbuilder.errors import EnvbuilderError, IntegrityError
+from envbuilder.errors import IntegrityError, RefusedError
 from envbuilder.lock.codec import MAX_SIZE, digest, dump, load
 from envbuilder.lock.model import Artifact, Lock, Wheel
 from envbuilder.lock.source import ArtifactSource
@@ -33,10 +33,9 @@ class NotAnArchive(IntegrityError):
     hint = "Name what 'envbuilder archive ENV REF' wrote."
 
 
-class NotArchived(EnvbuilderError):
+class NotArchived(RefusedError):
     """An archive does not have an artefact that a build needs: it is of another lock."""
 
-    exit_code = 4
     hint = "Take the lock that is in the archive, or archive this one."
 
 

@@ -14,7 +14,7 @@ import urllib3
 from urllib3.util import Retry, Timeout, make_headers
 
 from envbuilder.digest import BLOCK_SIZE
-from envbuilder.errors import EnvbuilderError, UnavailableError
+from envbuilder.errors import RefusedError, UnavailableError
 
 #: Tries without progress before we give up; waits between them double from half a second: 15 s in all.
 _ATTEMPTS, _FIRST_WAIT_S, _LONGEST_WAIT_S = 6, 0.5, 20.0
@@ -36,10 +36,8 @@ class SourceRefused(UnavailableError):
     """An index or a mirror refused: credentials are missing or wrong."""
 
 
-class ArtifactGone(EnvbuilderError):
+class ArtifactGone(RefusedError):
     """An index or a mirror no longer has the file."""
-
-    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.digest import Descriptor, Digest
-from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, SpecError, UnavailableError
+from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, RefusedError, SpecError, UnavailableError
 from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
 from envbuilder.mount.startup.traces import FoundTrace
 
@@ -24,7 +24,8 @@ _SIZE = struct.Struct("<Q")
 #: Bytes of a request: some KiB for each of at most 127 layers.
 _MAX_SIZE = 64 << 20
 _FAMILIES: Mapping[int, type[EnvbuilderError]] = {
-    family.exit_code: family for family in (EnvbuilderError, SpecError, IntegrityError, UnavailableError, HostError)
+    family.exit_code: family
+    for family in (EnvbuilderError, SpecError, IntegrityError, UnavailableError, HostError, RefusedError)
 }
 
 

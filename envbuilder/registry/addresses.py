@@ -15,7 +15,8 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from envbuilder.registry.errors import ForbiddenAddress, RegistryDown
+from envbuilder.registry.contact import down_error
+from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.redact import redact_url
 
 _PORTS = {"http": 80, "https": 443}
@@ -111,7 +112,7 @@ def addresses_of(host: str, port: int) -> list[str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise RegistryDown(f"{host}: no address: {error}", hint="Check the name and the network.") from error
+        raise down_error(f"{host}: no address: {error}", error) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 

@@ -9,6 +9,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from envbuilder.digest import BLOCK_SIZE
+from envbuilder.registry.contact import innermost
 from envbuilder.registry.errors import BadAnswer, RegistryDown
 from envbuilder.registry.redact import plain, redact_url
 
@@ -115,10 +116,5 @@ class Answer:
 
 def reason_of(error: BaseException) -> str:
     """The innermost reason in one line: urllib3's own texts hold object addresses."""
-    while True:
-        inner = error.__cause__ or next((part for part in error.args if isinstance(part, BaseException)), None)
-        inner = inner or getattr(error, "reason", None)
-        if not isinstance(inner, BaseException) or inner is error:
-            break
-        error = inner
+    error = innermost(error)
     return plain(str(error) or type(error).__name__, 200)

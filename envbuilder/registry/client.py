@@ -20,6 +20,7 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.registry.addresses import Kind, Origin, is_loopback_name
 from envbuilder.registry.answer import Answer
 from envbuilder.registry.auth import Authorizer
+from envbuilder.registry.contact import Unreachable
 from envbuilder.registry.credentials import Anonymous, CredentialSource
 from envbuilder.registry.errors import (
     MAX_ERROR_SIZE,
@@ -47,6 +48,11 @@ _OVERRUN = frozenset({429, 503})
 _MAX_REDIRECTS = 5
 #: Times one request may be sent again with other authorization: a challenge, then an expired token.
 _MAX_CHALLENGES = 3
+#: Before a registry's first answer: how often we knock, and the first wait in seconds. Who mistyped a name or a port
+#: is told so within a second; a registry that did answer and went away is waited for with all patience.
+_KNOCKS, _FIRST_KNOCK_S = 3, 0.2
+#: Seconds between two lines that tell people why we wait for the same registry.
+_SAY_EVERY_S = 5.0
 #: Docker Hub's name for people, and where its API is.
 _HUB = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 
@@ -127,6 +133,9 @@ class Registry:
         self.host = host
         #: How many blobs of it are moved at a time, in either direction.
         self.pace = Pace(clock=client.clock)
+        self._lock = threading.Lock()
+        self._answered = False
+        self._said_s = -_SAY_EVERY_S
         api = _HUB.get(host, host)
         self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
         self._auth = Authorizer(self.origin, host, self._transport, credentials, clock=client.clock)
@@ -177,6 +186,7 @@ class Registry:
             except RateLimited as limited:  # by the token server
                 error, wanted_s = limited, limited.retry_after_s
             else:
+                self._answered = True
                 if answer.status in accept:
                     return answer
                 wanted_s = parse_retry_after(answer.headers.get("Retry-After"), time.time())
@@ -185,12 +195,28 @@ class Registry:
                     self.pace.slower()
                 if answer.status not in RETRYABLE:
                     raise error
-            pause_s = self._client.pause_s(attempt, waited_s, wanted_s) if call.retry else None
+            pause_s = self._pause_s(error, attempt, waited_s, wanted_s) if call.retry else None
             if pause_s is None:
                 raise error
-            _log.debug("%s; again in %.1f s", error, pause_s)
+            self._say(error, pause_s)
             self._client.sleep(pause_s)
             waited_s += pause_s
+
+    def _pause_s(self, error: EnvbuilderError, attempt: int, waited_s: float, wanted_s: float | None) -> float | None:
+        if isinstance(error, Unreachable) and not self._answered:
+            if error.hopeless or attempt >= _KNOCKS:
+                return None
+            pause_s = self._client.pause_s(attempt, waited_s)
+            return None if pause_s is None else min(pause_s, _FIRST_KNOCK_S * 2 ** (attempt - 1))
+        return self._client.pause_s(attempt, waited_s, wanted_s)
+
+    def _say(self, error: EnvbuilderError, pause_s: float) -> None:
+        """A wait is no secret; those of many requests to one registry are one line."""
+        now_s = self._client.clock()
+        with self._lock:
+            is_news = now_s - self._said_s >= _SAY_EVERY_S
+            self._said_s = now_s if is_news else self._said_s
+        _log.log(logging.WARNING if is_news else logging.DEBUG, "%s; again in %.1f s", error, pause_s)
 
     def follow(self, location: str, base: str) -> str:
         """The absolute URL that ``location`` means in an answer from ``base``.

@@ -9,13 +9,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, UnavailableError
+from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, RefusedError, UnavailableError
 from envbuilder.registry.redact import plain, without
 from envbuilder.store.target import NotFound
 
 #: Bytes of an error body that are read; it may be anything, an endless HTML page too (registry.md 8.2).
 MAX_ERROR_SIZE = 1 << 20
 _MAX_TEXT = 400
+#: Server errors that will be the same tomorrow: not implemented, another HTTP, no room left, a captive portal.
+_FOR_GOOD = frozenset({501, 505, 507, 511})
 
 
 class RegistryDown(UnavailableError):
@@ -36,10 +38,9 @@ class Denied(HostError):
     """A registry knows who we are and does not let us do this."""
 
 
-class Rejected(EnvbuilderError):
+class Rejected(RefusedError):
     """A registry refuses what it was sent; the same request will be refused again. Fields: ``status``, ``codes``."""
 
-    exit_code = 4
     status = 0
     codes: tuple[str, ...] = ()
 
@@ -76,6 +77,10 @@ def parse_refusal(body: bytes, secrets: Sequence[str] = ()) -> Refusal:
 def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: float = 0.0) -> EnvbuilderError:
     """The error for an answer of ``status`` that was not wanted; ``where`` has the verb and the redacted URL."""
     text = f"{where}: {status}" + (f" {refusal.text}" if refusal.text else "")
+    if status == 429 or "TOOMANYREQUESTS" in refusal.codes:
+        limited = RateLimited(text, hint="Wait, log in, or use a mirror.")
+        limited.retry_after_s = retry_after_s
+        return limited
     if status == 401 or "UNAUTHORIZED" in refusal.codes:
         return Unauthorized(
             text, hint="Log in with the right name and password: envbuilder login HOST --username NAME."
@@ -84,11 +89,7 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
         return Denied(text, hint="Ask for the right to this repository, or log in as someone who has it.")
     if status == 404:
         return NotFound(text, hint="Check the name and the tag.")
-    if status == 429 or "TOOMANYREQUESTS" in refusal.codes:
-        limited = RateLimited(text, hint="Wait, log in, or use a mirror.")
-        limited.retry_after_s = retry_after_s
-        return limited
-    if status >= 500 or status == 408:
+    if (status >= 500 and status not in _FOR_GOOD) or status == 408:
         return RegistryDown(text, hint="Try again later; if it stays, ask who runs the registry.")
     rejected = Rejected(text, hint=_hint(status, refusal))
     rejected.status, rejected.codes = status, refusal.codes
@@ -96,8 +97,12 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
 
 
 def _hint(status: int, refusal: Refusal) -> str:
+    if "immutable" in refusal.text.lower():
+        return "Push it under another tag: this one does not move there."
     if status == 405 or "UNSUPPORTED" in refusal.codes:
         return "Use a registry that accepts this; pull-through caches refuse pushes."
     if status == 413 or "SIZE_INVALID" in refusal.codes:
         return "Raise the size limit of the registry, or of the proxy before it."
+    if status == 507 or "quota" in refusal.text.lower():
+        return "Make room there (envbuilder gc), or ask who runs the registry for more."
     return "Read what the registry said; the same request will be refused again."

@@ -22,7 +22,8 @@ from urllib3.exceptions import TimeoutError as SlowError
 from envbuilder.errors import HostError
 from envbuilder.registry.addresses import Kind, Origin, kind_of
 from envbuilder.registry.answer import Answer, reason_of
-from envbuilder.registry.errors import ForbiddenAddress, RegistryDown
+from envbuilder.registry.contact import down_error
+from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.notices import Notices
 from envbuilder.registry.pools import UntrustedServer, make_pool
 from envbuilder.registry.redact import redact_headers, redact_url
@@ -189,4 +190,4 @@ def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:
     # urllib3 counts a refused connection among the timeouts.
     slow = isinstance(error, SlowError) and not isinstance(error, NewConnectionError)
     text = "no answer in time" if slow else reason_of(error)
-    return RegistryDown(f"{where}: {text}", hint="Check the name, the port and the network.")
+    return down_error(f"{where}: {text}", error)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from envbuilder.digest import Descriptor, Digest, InvalidJson, describe, verifying
-from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
+from envbuilder.errors import IntegrityError, RefusedError, UnavailableError
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import (
     EMPTY,
@@ -41,10 +41,8 @@ _SETTLED = 3.0
 Swapped: TypeAlias = Literal["done", "lost", "unsure"]
 
 
-class ReferrersTagTaken(EnvbuilderError):
+class ReferrersTagTaken(RefusedError):
     """The tag that should list referrers names something else: an image, or the subject itself."""
-
-    exit_code = 4
 
 
 class ReferrersContended(UnavailableError):

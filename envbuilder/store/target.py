@@ -10,23 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from envbuilder.digest import Descriptor
-from envbuilder.errors import EnvbuilderError, UnavailableError
+from envbuilder.errors import RefusedError, UnavailableError
 from envbuilder.store.pace import Pace
 
 #: Opens the same bytes anew at each call: a body must be re-openable (token refresh, retry, fallback).
 Opener = Callable[[], BinaryIO]
 
 
-class NotFound(EnvbuilderError):
+class NotFound(RefusedError):
     """A target does not hold what was asked for; asking again gives the same answer."""
 
-    exit_code = 4
 
-
-class MissingChildren(EnvbuilderError):
-    """A target refuses a manifest because it lacks something that the manifest names."""
-
-    exit_code = 4
+class MissingChildren(UnavailableError):
+    """A target refuses a manifest because it lacks something that the manifest names: pushed again, it has it."""
 
 
 class ShortRange(UnavailableError):

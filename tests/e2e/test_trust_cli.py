@@ -58,7 +58,7 @@ def test_files_are_attached_and_discovered(fresh, there, tmp_path):
 
 def test_a_registry_that_deletes_no_tags_says_what_to_do(fresh, there):
     """distribution 2.8 deletes manifests only (registry.md 9)."""
-    refused = fresh("tags", there, "--delete", "1", status=4)
+    refused = fresh("tags", there, "--delete", "1", status=6)
 
     assert "by its digest" in refused.stderr
 

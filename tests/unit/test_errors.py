@@ -8,7 +8,7 @@ import pytest
 import envbuilder
 from envbuilder import errors
 
-FAMILIES = (errors.SpecError, errors.IntegrityError, errors.UnavailableError, errors.HostError)
+FAMILIES = (errors.SpecError, errors.IntegrityError, errors.UnavailableError, errors.HostError, errors.RefusedError)
 
 
 def every_error() -> list[type[errors.EnvbuilderError]]:

@@ -43,6 +43,34 @@ def test_a_status_and_a_code_decide_who_must_act(status, code, error, family):
     assert got.hint
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "text", "exit_code"),
+    [
+        *((status, "", "", 4) for status in (408, 429, 500, 502, 503, 504)),
+        (403, "TOOMANYREQUESTS", "slow down", 4),
+        (401, "UNAUTHORIZED", "", 5),
+        (403, "DENIED", "requested access to the resource is denied", 5),
+        (403, "DENIED", "quota exceeded", 5),
+        (404, "NAME_UNKNOWN", "repository name not known to registry", 6),
+        (400, "TAG_INVALID", "The image tag 'v1' already exists and cannot be overwritten: the tag is immutable", 6),
+        (412, "PRECONDITION", "Quota exceeded when processing the request", 6),
+        (413, "SIZE_INVALID", "", 6),
+        (405, "UNSUPPORTED", "", 6),
+        (501, "UNSUPPORTED", "", 6),
+        (507, "", "no space", 6),
+    ],
+)
+def test_the_exit_status_says_whether_asking_later_can_help(status, code, text, exit_code):
+    assert refusal_error("PUT x", status, body(code, text)).exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("the tag is immutable", "under another tag"), ("Quota exceeded when processing", "Make room")]
+)
+def test_a_refusal_for_good_says_what_would_help(text, hint):
+    assert hint in refusal_error("PUT x", 412, body("PRECONDITION", text)).hint
+
+
 def test_what_a_server_says_cannot_write_to_the_terminal():
     assert parse_refusal(b"\x1b[2J<html>\r\nbad").text == "[2J<html> bad"
 
