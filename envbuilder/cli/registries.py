@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.cli.app import App
@@ -18,9 +19,24 @@ from envbuilder.registry.helper import HelperCredentials
 from envbuilder.registry.logins import Place, login_file, place_for
 from envbuilder.registry.proxies import proxies_of
 from envbuilder.registry.settings import HostCertificates, HttpSettings
+from envbuilder.store.mirrored import TAG_SOURCES, TagSource
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
+#: Seconds for a connection to a mirror, and without a byte from it: the origin is there too.
+_MIRROR_CONNECT_S, _MIRROR_IDLE_S = 3.0, 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """Mirrors of one registry: host, and what stands before a repository's name there, in the order they are asked."""
+
+    places: tuple[tuple[str, str], ...]
+    tags: TagSource
+
+
+class _MirrorClient(RegistryClient):
+    """The name under which an App keeps it."""
 
 
 def registry_client(app: App, credentials: CredentialSource | None = None) -> RegistryClient:
@@ -38,6 +54,43 @@ def registry_client(app: App, credentials: CredentialSource | None = None) -> Re
         client = RegistryClient(http_settings(app.settings, os.environ), _credentials(app, os.environ))
         app.shared[RegistryClient] = client
     return client
+
+
+def mirror_client(app: App) -> RegistryClient:
+    """The client for mirrors: as this machine talks to registries, but soon tired, as there is the origin.
+
+    Raises:
+        SpecError: see ``registry_client``.
+    """
+    client = app.shared.get(_MirrorClient)
+    if not isinstance(client, RegistryClient):
+        told = http_settings(app.settings, os.environ)
+        settings = replace(
+            told,
+            connect_timeout_s=min(told.connect_timeout_s, _MIRROR_CONNECT_S),
+            idle_timeout_s=min(told.idle_timeout_s, _MIRROR_IDLE_S),
+            retry_budget_s=0.0,
+        )
+        client = RegistryClient(settings, _credentials(app, os.environ))
+        app.shared[_MirrorClient] = client
+    return client
+
+
+def mirrors_of(app: App, host: str) -> Mirrors:
+    """Who is asked for the images of ``host`` before it is.
+
+    Raises:
+        SpecError: a setting of its mirrors is not what it may be.
+    """
+    values = _by_host(app.settings).get(host, {})
+    tags = values.get("mirror-tags", "origin")
+    if tags not in TAG_SOURCES:
+        raise SpecError(f"registries.{host}.mirror-tags: want {', '.join(TAG_SOURCES)}, got {tags!r}")
+    places = []
+    for text in filter(None, (each.strip() for each in values.get("mirrors", "").split(","))):
+        name, _, prefix = text.partition("/")
+        places.append((check_host(name), prefix.strip("/")))
+    return Mirrors(tuple(places), TAG_SOURCES[TAG_SOURCES.index(tags)])
 
 
 def look_up(app: App, host: str) -> Found | None:

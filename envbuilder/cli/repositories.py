@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from envbuilder.cli.app import App
+from envbuilder.cli.registries import mirror_client, mirrors_of, registry_client
 from envbuilder.errors import SpecError
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.capabilities import Capabilities
@@ -13,6 +14,8 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
+from envbuilder.store.mirrored import MirroredTarget
+from envbuilder.store.target import RangeTarget
 
 _CHUNKED = re.compile(r"([^=\s]+)(?:=(\d{1,4}))?")
 _MIB = 1 << 20
@@ -46,6 +49,23 @@ def repository(
         capabilities=capabilities(app),
         upload=_upload(app, reference.host),
     )
+
+
+def readable(app: App, reference: RegistryReference) -> RangeTarget:
+    """The repository that ``reference`` names, to read from: through this machine's mirrors of its registry.
+
+    Raises:
+        SpecError: a setting of mirrors is not what it may be.
+    """
+    origin = repository(app, reference, registry_client(app))
+    mirrors = mirrors_of(app, reference.host)
+    if not mirrors.places:
+        return origin
+    targets = []
+    for host, prefix in mirrors.places:
+        name = f"{prefix}/{reference.repository}" if prefix else reference.repository
+        targets.append(repository(app, RegistryReference(host, name), mirror_client(app)))
+    return MirroredTarget(origin, targets, tags=mirrors.tags)
 
 
 def _upload(app: App, host: str) -> UploadSettings:

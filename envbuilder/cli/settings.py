@@ -42,6 +42,8 @@ KEYS = {
     "registries.*.client-cert": "our certificate for one host",
     "registries.*.client-key": "its key, when it is not in the same file",
     "registries.*.credential-helper": "program that gives credentials for one host, and its arguments",
+    "registries.*.mirrors": "hosts, or HOST/PREFIX, that are asked for one host's images before it, comma separated",
+    "registries.*.mirror-tags": "who says what a tag names: origin, fallback or mirror",
     "registries.chunked": "registries (HOST or HOST=MIB) that are sent blobs in chunks that resume, comma separated",
     "indexes.*": "Python index of a role",
     "mirrors.*": "Debian archive of a role: debian, debian-security",
@@ -133,6 +135,8 @@ def _only_users(key: str) -> str:
         return "it names a program to start"
     if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
         return "it decides whom your credentials go to"
+    if key.startswith("registries.") and key.endswith((".mirrors", ".mirror-tags")):
+        return "it decides who is asked for images"
     if key in ("resolve.policy", "mount.layer-indexes"):
         return "it decides whose images you trust"
     return "it is where your credentials are kept" if key == "registries.login-file" else ""

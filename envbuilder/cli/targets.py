@@ -10,7 +10,7 @@ from envbuilder.cli.app import App
 from envbuilder.cli.engine import open_in_engine
 from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.registries import registry_client
-from envbuilder.cli.repositories import repository
+from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
@@ -76,7 +76,7 @@ def open_source(app: App, text: str) -> Source:
         case EnvironmentName():
             return _open_environment(app, reference)
         case RegistryReference():
-            target = repository(app, reference, registry_client(app))
+            target = readable(app, reference)
             what = target.lookup(str(reference.digest or reference.tag))
             return Source(reference, target, what, str(reference.at(what.digest)))
         case LayoutReference():

@@ -18,6 +18,7 @@ from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, parse_document
+from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.pace import MOST
 from envbuilder.store.target import (
     ForgetfulTarget,
@@ -279,7 +280,12 @@ class Movement:
         with _side("destination", self._target, what), self._slots():
             if self._stop.is_set():
                 raise CopyCancelled(f"copy: {what.digest}: not begun, because another blob failed")
-            self._target.push(what, lambda: self._open(what))
+            try:
+                self._target.push(what, lambda: self._open(what))
+            except DigestMismatch:
+                if not isinstance(self._source, DistrustingTarget) or not self._source.distrust(what):
+                    raise
+                self._target.push(what, lambda: self._open(what))
 
     @contextmanager
     def _slots(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ from envbuilder.mount.fetch.rounds import WHOLE, Share
 from envbuilder.mount.fetch.schedule import Schedule
 from envbuilder.mount.foreign.spans import SpanMap, read_spans
 from envbuilder.mount.request import Device
+from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -192,9 +193,11 @@ class Fetcher:
                 # It says no, or sends other bytes: asking a few times more is for replicas that differ.
                 tries += 1
                 _log.warning("%s: %s: %s", self._image, self._name, error)
+                if isinstance(error, IntegrityError) and self._ask_elsewhere(job):
+                    tries = 0
                 if isinstance(error, BadChunk):
                     self._schedule.count(refetched_chunks=1)
-                elif isinstance(error, IntegrityError):
+                elif isinstance(error, IntegrityError) and tries:
                     tries = max(tries, _TRIES - 1)
                 if tries >= _TRIES:
                     _log.error("%s: %s: gave up on layer %s", self._image, self._name, job.blob.device.blob.digest)
@@ -203,6 +206,11 @@ class Fetcher:
                     return
             self._stopped.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _ask_elsewhere(self, job: Job) -> bool:
+        """Whether what a mirror sent, which was wrong, is asked of another source now."""
+        source = self._source
+        return isinstance(source, DistrustingTarget) and source.distrust(job.blob.device.blob)
 
     def _open(self, blob: LazyBlob) -> None:
         """Get the chunk index, from the store or the source, and plan the reads that wait for it."""

@@ -12,9 +12,10 @@ import os
 import random
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import cast
+from typing import TypeVar, cast
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import UnavailableError
@@ -23,12 +24,14 @@ from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Serving
-from envbuilder.mount.startup.hot import FramePlan, HotDevice, Prover, plan_frames
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, plan_frames
 from envbuilder.mount.startup.hotbuild import page_root
-from envbuilder.mount.startup.trace import Trace
+from envbuilder.mount.startup.trace import Frame, Trace
+from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
+_Proved = TypeVar("_Proved")
 
 #: What is written into the pipe.
 COUNT = struct.Struct("<Q")
@@ -89,18 +92,21 @@ def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: 
     sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
     incoming = _Incoming(source, hot, sizes, serving.wait_limit_s)
     devices = {number: _device(serving, number) for number in blobs}
-    proofs = next(incoming)
+    proofs, prover = incoming.proved(lambda data: Prover(devices, data))
     counters.add("hot_bytes", len(proofs))
     counters.add("fetched_bytes", len(proofs))
-    prover = Prover(devices, proofs)
     # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
     for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
-        stored = next(incoming)
-        for part, pages in prover.open(stored, frame, plan):
+        stored, opened = incoming.proved(partial(_opened, prover, frame, plan))
+        for part, pages in opened:
             blobs[part.device].write_pages(part.chunk, part.first % CHUNK_PAGES, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
         os.write(progress, COUNT.pack(number + 1))
+
+
+def _opened(prover: Prover, frame: Frame, plan: FramePlan, stored: bytes) -> list[tuple[Part, memoryview]]:
+    return list(prover.open(stored, frame, plan))
 
 
 def _device(serving: Serving, number: int) -> HotDevice:
@@ -150,6 +156,22 @@ class _Incoming:
             else:
                 self._next += 1
                 return part
+
+    def proved(self, prove: Callable[[bytes], _Proved]) -> tuple[bytes, _Proved]:
+        """The next part, and what ``prove`` makes of it; what a mirror sent in its place is asked for elsewhere.
+
+        Raises:
+            BadHotPage: from ``prove``.
+        """
+        while True:
+            data = next(self)
+            try:
+                return data, prove(data)
+            except BadHotPage as error:
+                if not isinstance(self._source, DistrustingTarget) or not self._source.distrust(self._what):
+                    raise
+                _log.warning("%s: %s: asking elsewhere", self._source.name, error)
+                self._next, self._parts = self._next - 1, None
 
     def _from(self, number: int) -> Iterator[bytes]:
         offsets = self._offsets[number:]
