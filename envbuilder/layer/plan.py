@@ -217,6 +217,7 @@ def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Int
 
 
 def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:
+    unrecorded = [each.name for each in artifacts if isinstance(each, Wheel) and not each.recorded]
     return Digest.of(
         canonical_json(
             {
@@ -224,6 +225,7 @@ def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -
                 "artifacts": [str(artifact.digest) for artifact in artifacts],
                 "python": compilation.python.tag,
                 "compiler": compilation.recipe,
+                **({"unrecorded": unrecorded} if unrecorded else {}),
             }
         )
     )

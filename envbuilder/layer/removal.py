@@ -75,7 +75,8 @@ class RemovalPlan:
 def removal_plan(layer: str, lock: Lock, parents: Sequence[Lock]) -> RemovalPlan:
     """What ``lock`` hides of the last of ``parents``, the chain that it extends, the root first."""
     parent = parents[-1]
-    now = {artifact.digest for artifact in (*lock.wheels, *lock.debs)}
+    here: tuple[Artifact, ...] = (*lock.wheels, *lock.debs)
+    now = {artifact.digest for artifact in here}
     there: tuple[Artifact, ...] = (*parent.wheels, *parent.debs)
     removed: tuple[Artifact, ...] = tuple(artifact for artifact in there if artifact.digest not in now)
     # Wheels and Debian packages share no directory: /opt/env is the wheels' alone.

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 
 from packaging.utils import canonicalize_name
 
-from envbuilder.digest import BLOCK_SIZE, Digest, VerifyingReader
+from envbuilder.digest import BLOCK_SIZE, Digest, Readable, VerifyingReader
 from envbuilder.errors import IntegrityError
 from envbuilder.layer.claims import Claim
 from envbuilder.layer.prefix import PREFIX, Prefix
@@ -81,7 +81,8 @@ def wheel_entries(
     """The files that ``wheel``, at ``file``, puts below ``prefix``; RECORD last, directories left out.
 
     Files with modes 0644 or 0755, root's; commands for its entry points; INSTALLER; with ``compiler``
-    a .pyc beside each module that compiles. File data is checked against the wheel's RECORD as it is read.
+    a .pyc beside each module that compiles. File data is checked against the wheel's RECORD as it is read,
+    unless the lock says that it is not to be believed: the RECORD that is written is then true.
 
     Raises:
         BadWheel, BadArchive, BadRecord, BadEntryPoint, UnsafePath: it is not what it should be.
@@ -128,12 +129,15 @@ def wheel_claims(file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Inte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A wheel whose names were checked: its archive, its .dist-info and what RECORD says."""
+    """A wheel whose names were checked: its archive, its .dist-info and what RECORD says.
+
+    record: None when it is not asked.
+    """
 
     archive: Archive
     info: str
     name: str
-    record: Mapping[str, Recorded]
+    record: Mapping[str, Recorded] | None
 
     @property
     def source(self) -> str:
@@ -158,11 +162,12 @@ def _open(file: Path, wheel: Wheel) -> _Opened:
     info = infos.pop()
     if canonicalize_name(info.removesuffix(".dist-info").rpartition("-")[0]) != wheel.name:
         raise BadWheel(f"{archive.source}: want a wheel of {wheel.name}, got one with {info[:200]!r}")
-    opened = _Opened(archive=archive, info=info, name=wheel.name, record={})
-    record = opened.text("RECORD")
-    if record is None:
-        raise BadRecord(f"{archive.source}: it has no RECORD")
-    opened = replace(opened, record=parse_record(record, source=archive.source))
+    opened = _Opened(archive=archive, info=info, name=wheel.name, record={} if wheel.recorded else None)
+    if wheel.recorded:
+        record = opened.text("RECORD")
+        if record is None:
+            raise BadRecord(f"{archive.source}: it has no RECORD")
+        opened = replace(opened, record=parse_record(record, source=archive.source))
     metadata = opened.text("WHEEL")
     version = _WHEEL_VERSION.search((metadata or b"").decode("utf-8", "replace"))
     if version is None or int(version[1]) != 1:
@@ -241,6 +246,8 @@ def _digest(opened: _Opened, member: Member) -> Digest:
     PEP 427: "installation will fail if any file in the archive is not both mentioned and correctly
     hashed in RECORD". pip does not check, so a wheel that fails here may have seemed to work.
     """
+    if opened.record is None:
+        return _sha256(opened.archive.open(member))
     recorded = opened.record.get(member.name)
     if recorded is None:
         if member.name.removeprefix(f"{opened.info}/") in _UNRECORDED:
@@ -260,6 +267,13 @@ def _digest(opened: _Opened, member: Member) -> Digest:
     if theirs.digest() != recorded.digest:
         raise _mismatch(opened, member)
     return Digest("sha256:" + ours.hexdigest())
+
+
+def _sha256(stream: Readable) -> Digest:
+    sha256 = hashlib.sha256()
+    while block := stream.read(BLOCK_SIZE):
+        sha256.update(block)
+    return Digest("sha256:" + sha256.hexdigest())
 
 
 def _reader(opened: _Opened, member: Member, digest: Digest) -> BinaryIO:

@@ -23,7 +23,10 @@ _DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
 class BadRecord(IntegrityError):
     """A wheel's RECORD is malformed, or the wheel's files are not those that it lists."""
 
-    hint = "Report it to the publisher; take another version or build number of the package."
+    hint = (
+        "Take another version or build number of the package; or name it in allow-records, if you trust the file as "
+        "the lock has it: its files are then taken as they are. Tell the publisher."
+    )
 
 
 @dataclass(frozen=True, slots=True)

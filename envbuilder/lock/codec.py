@@ -98,6 +98,8 @@ def _wheel_line(wheel: Wheel) -> str:
     fields |= {"file": wheel.file, "size": wheel.size, "sha256": wheel.digest.hex}
     if wheel.index != "default":
         fields["index"] = wheel.index
+    if not wheel.recorded:
+        fields["recorded"] = False
     return _inline(fields)
 
 
@@ -325,6 +327,7 @@ def _wheel(table: _Table) -> Wheel:
             size=table.size(),
             digest=table.sha256(),
             index=table.take("index", str, "default"),
+            recorded=table.take("recorded", bool, True),
         )
     )
 

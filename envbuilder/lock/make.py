@@ -112,6 +112,7 @@ def make_lock(
     uv = _uv(spec, machine)
     want = _wanted(spec, target, parent, machine)
     wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
+    wheels = _with_records(wheels, spec, parent)
     cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
     system = spec.base.system if spec.base else None
@@ -143,9 +144,28 @@ def make_lock(
     )
 
 
+def spread(lock: Lock, parent: Lock | None) -> Lock:
+    """``lock`` with its packages given to layers as they would be without it; versions stay. Pure.
+
+    Raises:
+        TooManyLayers: the parent leaves no room.
+    """
+    done = assign(lock.name, lock.wheels, lock.debs, parent=parent)
+    return replace(lock, layers=done.layers, wheels=done.wheels, debs=done.debs, partition=done.partition)
+
+
 def _parent(parent: Lock, here: Sequence[Artifact]) -> Parent:
     there: list[Artifact] = [*parent.wheels, *parent.debs]
     return Parent(name=parent.name, lock_digest=digest(parent), changed=changed(there, here))
+
+
+def _with_records(wheels: Sequence[Wheel], spec: EnvSpec, parent: Lock | None) -> tuple[Wheel, ...]:
+    """``wheels``, each with whether its RECORD must hold: what the parent allows of its own, a child has too."""
+    allowed = {wheel.digest for wheel in parent.wheels if not wheel.recorded} if parent else set()
+    return tuple(
+        replace(wheel, recorded=wheel.name not in spec.allow_records and wheel.digest not in allowed)
+        for wheel in wheels
+    )
 
 
 def _allowed(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:

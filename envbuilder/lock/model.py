@@ -15,7 +15,10 @@ from envbuilder.oci.platform import Platform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """One wheel: ``file`` is its file name, ``index`` the role of the index that has it."""
+    """One wheel: ``file`` is its file name, ``index`` the role of the index that has it.
+
+    recorded: whether its files must be those that its RECORD lists; not where the declaration allows a wrong one.
+    """
 
     name: str  # normalised, PEP 503
     version: str
@@ -24,6 +27,7 @@ class Wheel:
     size: int  # bytes
     layer: str
     index: str = "default"
+    recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,7 @@ class EnvSpec:
     extra_indexes: roles that are searched before the default index, in order.
     sources: name of a package, or a pattern with '*' -> role of the one index that it may come from.
     start: commands whose start-up is traced, each an argv.
+    allow_records: Python packages whose RECORD may be wrong: normalised names, sorted.
     """
 
     name: str
@@ -117,6 +118,7 @@ class EnvSpec:
     pins: Pins | None = field(default=None, metadata=_LATER)
     replaced: tuple[Replacement, ...] = field(default=(), metadata=_LATER)  # sorted by name
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=_LATER)
+    allow_records: tuple[str, ...] = field(default=(), metadata=_LATER)
 
     @property
     def digest(self) -> Digest:

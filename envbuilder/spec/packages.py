@@ -18,6 +18,8 @@ from envbuilder.spec.table import Table, kind_of
 ROLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 #: PEP 440, "Local version identifiers".
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*\Z")
+#: PEP 508, "Names".
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 #: PEP 508 names, and '*' for any part of one.
 _PATTERN = re.compile(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?\Z")
 #: One pin of ``pip freeze``.
@@ -49,6 +51,11 @@ def requirements(top: Table, key: str) -> tuple[str, ...]:
         requirement.name = canonicalize_name(requirement.name)
         found.add(str(requirement))
     return tuple(sorted(found))
+
+
+def names(top: Table, key: str) -> tuple[str, ...]:
+    """Names of Python packages: normalised, sorted."""
+    return tuple(sorted({canonicalize_name(name) for name in top.texts(key, _NAME, "the name of a Python package")}))
 
 
 def pins(table: Table | None, text_of: TextOf) -> Pins | None:

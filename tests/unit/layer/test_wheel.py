@@ -3,14 +3,16 @@ import csv
 import hashlib
 import io
 import stat
+from dataclasses import replace
 
 import pytest
 
+from envbuilder.digest import Digest
 from envbuilder.layer.claims import Conflict, check_conflicts
 from envbuilder.layer.prefix import prefix_claims
 from envbuilder.layer.scripts import BadEntryPoint
 from envbuilder.layer.wheel import BadWheel, wheel_claims, wheel_entries
-from envbuilder.layer.wheel_record import BadRecord
+from envbuilder.layer.wheel_record import BadRecord, dump_record, parse_record
 from envbuilder.lock.model import Interpreter
 from envbuilder.testing.artifacts import locked_wheel, make_wheel, store_file
 from envbuilder.testing.zoo import wheel_zoo
@@ -291,3 +293,34 @@ def test_a_wheel_from_an_index_has_no_direct_url_even_if_it_brought_one(tmp_path
     assert (
         next(entry for name, entry in entries.items() if name.endswith("/INSTALLER")).open().read() == b"envbuilder\n"
     )
+
+
+def wrongly_recorded():
+    """A wheel whose RECORD has another size, another digest, and misses a file."""
+    files = {"pkg/a.py": b"a = 1\n", "pkg/b.bin": b"bytes", "pkg/c.py": b""}
+    wheel_file = b"Wheel-Version: 1.0\n"
+    rows = [("pkg/a.py", Digest.of(b"a = 1\n"), 7), ("pkg/b.bin", Digest.of(b"other"), 5)]
+    record = dump_record([*rows, ("pkg-1.0.dist-info/WHEEL", Digest.of(wheel_file), len(wheel_file))])
+    return make_wheel("pkg", files=files, record=record, wheel_file=wheel_file)
+
+
+def test_a_wrong_record_is_refused_and_the_way_out_is_told(tree):
+    with pytest.raises(BadRecord, match="RECORD wants 7 bytes, the archive has 6") as caught:
+        tree(wrongly_recorded())
+    assert "name it in allow-records" in caught.value.hint
+
+
+def test_where_a_wrong_record_is_allowed_the_files_are_the_locked_ones_and_the_written_record_is_true(tmp_path):
+    data = wrongly_recorded()
+    path = tmp_path / "pkg.whl"
+    path.write_bytes(data)
+    wheel = replace(locked_wheel("pkg", data), recorded=False)
+    entries = {entry.path: entry for entry in wheel_entries(path, wheel, python=PYTHON)}
+    site = "opt/env/lib/python3.13/site-packages"
+    record = parse_record(entries[f"{site}/pkg-1.0.dist-info/RECORD"].open().read(), source="written")
+
+    assert entries[f"{site}/pkg/b.bin"].open().read() == b"bytes"
+    assert record["pkg/a.py"].size == 6
+    assert record["pkg/b.bin"].matches(b"bytes")
+    assert "pkg/c.py" in record
+    assert {claim for claim in wheel_claims(path, wheel, python=PYTHON) if not claim.endswith(".pyc")} == {*entries}

@@ -8,7 +8,7 @@ import pytest
 from envbuilder.errors import SpecError
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import stale_reasons
-from envbuilder.lock.codec import digest, dump
+from envbuilder.lock.codec import digest, dump, load
 from envbuilder.lock.make import (
     Machine,
     NoInterpreter,
@@ -222,3 +222,17 @@ def test_a_pinned_local_version_comes_from_its_index_and_from_the_public_one_wit
     assert there.substitutions == ()
     assert versions(without) == {"torch": "1"}
     assert [(each.wanted, each.got) for each in without.substitutions] == [("1+cu129", "1")]
+
+
+def test_a_wrong_record_is_allowed_by_name_and_a_child_inherits_that(machine):
+    spec = replace(SPEC, requires=("a", "b"), allow_records=("a",))
+    parent = make_lock(spec, X86, machine=machine, existing=START)
+    child = make_lock(
+        EnvSpec(name="y", version="1", extends="x", allow_records=("b",)), X86, machine=machine, parent=parent
+    )
+
+    assert [wheel.recorded for wheel in parent.wheels] == [False, True]
+    assert [wheel.recorded for wheel in child.wheels] == [False, False]
+    assert load(dump(parent), source="x") == parent
+    again = make_lock(replace(spec, allow_records=()), X86, machine=machine, existing=parent)
+    assert all(wheel.recorded for wheel in again.wheels)

@@ -125,6 +125,7 @@ def test_all_problems_are_reported_at_once_with_their_paths():
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
+        ('allow-records = ["a b"]', "allow-records[0]: not the name of a Python package: 'a b'"),
         ('requires = ["a", "numpy=="]', "requires[1]: not a PEP 508 requirement: 'numpy=='"),
         ('requires = ["a @ https://h/a.whl"]', "requires[0]: want a version, not a URL, got 'a' from a URL"),
         ('requires = "numpy"', "requires: want an array, got a string"),
