@@ -19,6 +19,10 @@ _DRAIN_SIZE = 64 << 10
 _DOCUMENT_TIMEOUT_S = 120.0
 
 
+class TooSlow(RegistryDown):
+    """A document did not come whole in time, although it kept coming: nobody waits that long again."""
+
+
 class Answer:
     """Status, headers and the unread body of one answer. Close it or read it to its end, else a connection is lost.
 
@@ -110,7 +114,7 @@ class Answer:
             have += len(block)
             if time.monotonic() > deadline:
                 self.close()
-                raise RegistryDown(f"{self.where}: no whole answer within {_DOCUMENT_TIMEOUT_S:.0f} s")
+                raise TooSlow(f"{self.where}: no whole answer within {_DOCUMENT_TIMEOUT_S:.0f} s")
         return b"".join(parts)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urljoin
 
 from envbuilder.errors import EnvbuilderError
 from envbuilder.registry.addresses import Kind, Origin, is_loopback_name
-from envbuilder.registry.answer import Answer
+from envbuilder.registry.answer import Answer, TooSlow
 from envbuilder.registry.auth import Authorizer
 from envbuilder.registry.contact import Unreachable
 from envbuilder.registry.credentials import Anonymous, CredentialSource
@@ -201,6 +201,26 @@ class Registry:
             self._say(error, pause_s)
             self._client.sleep(pause_s)
             waited_s += pause_s
+
+    def whole(self, call: Call, answer: Answer, most: int) -> tuple[Answer, bytes]:
+        """``answer``, which ``call`` got, and its body of at most ``most`` bytes; asked for again when it breaks off.
+
+        Raises:
+            BadAnswer: it has more. Otherwise as ``request``.
+        """
+        attempt, waited_s = 0, 0.0
+        while True:
+            try:
+                return answer, answer.read_all(most)
+            except RegistryDown as error:
+                attempt += 1
+                pause_s = self._pause_s(error, attempt, waited_s, None)
+                if pause_s is None or isinstance(error, TooSlow):
+                    raise
+                self._say(error, pause_s)
+            self._client.sleep(pause_s)
+            waited_s += pause_s
+            answer = self.request(call, (answer.status,))
 
     def _pause_s(self, error: EnvbuilderError, attempt: int, waited_s: float, wanted_s: float | None) -> float | None:
         if isinstance(error, Unreachable) and not self._answered:

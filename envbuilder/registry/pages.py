@@ -40,7 +40,7 @@ def pages(registry: Registry, call: Call, first: Answer) -> Iterator[tuple[Answe
     answer, left, seen = first, MAX_TOTAL, {call.url}
     path = urlsplit(call.url).path
     while True:
-        data = answer.read_all(left)
+        answer, data = registry.whole(call, answer, left)
         left -= len(data)
         yield answer, data
         link = next_link(answer.headers.get("Link", ""))
@@ -52,4 +52,5 @@ def pages(registry: Registry, call: Call, first: Answer) -> Iterator[tuple[Answe
         if url in seen or len(seen) >= MAX_PAGES:
             raise BadAnswer(f"{answer.where}: want at most {MAX_PAGES} pages, each once, got more")
         seen.add(url)
-        answer = registry.request(replace(call, url=url), (200,))
+        call = replace(call, url=url)
+        answer = registry.request(call, (200,))

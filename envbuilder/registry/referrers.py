@@ -83,10 +83,9 @@ class RegistryReferrers(RegistryTags):
         """
         call = self._call("GET", f"/v2/{self._repository}/manifests/{check_tag(tag)}", accept=_ACCEPT)
         try:
-            answer = self._registry.request(call, (200,))
+            answer, data = self._registry.whole(call, self._registry.request(call, (200,)), MAX_MANIFEST_SIZE)
         except NotFound:
             return None
-        data = answer.read_all(MAX_MANIFEST_SIZE)
         media_type = parse_document(data, source=f"{self.name}: {tag}").media_type
         what = Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
         etag = answer.headers.get("ETag", "")

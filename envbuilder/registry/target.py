@@ -263,9 +263,8 @@ class RegistryTarget(RegistryReferrers):
     def _manifest(self, name: str) -> tuple[bytes, str]:
         """Bytes and media type of the manifest that a tag or digest ``name`` names."""
         call = self._call("GET", f"/v2/{self._repository}/manifests/{name}", accept=_ACCEPT)
-        answer = self._registry.request(call, (200,))
+        answer, data = self._registry.whole(call, self._registry.request(call, (200,)), MAX_MANIFEST_SIZE)
         source = f"{self.name}: {name}"
-        data = answer.read_all(MAX_MANIFEST_SIZE)
         got = Digest.of(data)
         if name.startswith("sha256:") and got != Digest(name):
             raise DigestMismatch(source, Digest(name), len(data), got, len(data))

@@ -6,6 +6,7 @@ It knows bytes only, so it stands before real servers and fake ones alike.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -14,16 +15,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _BLOCK = 1 << 16
+#: Seconds that both sides may take to see an end.
+_END_S = 2.0
 #: SO_LINGER of 0 seconds: closing resets the connection instead of ending it.
 _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Where one connection is reset: after ``up`` bytes of the client or ``down`` bytes of the server; None: never."""
+    """Where one connection is cut: after ``up`` bytes of the client or ``down`` bytes of the server; None: never.
+
+    Both sides see a reset (RST); or with ``gently`` an end in order (FIN), as of a process that closes its socket.
+    """
 
     up: int | None = None
     down: int | None = None
+    gently: bool = False
+
+
+@dataclass(slots=True)
+class _Way:
+    """One direction of a connection. data: read and not sent on yet."""
+
+    source: socket.socket
+    sink: socket.socket
+    limit: int | None
+    data: bytes = b""
+    passed: int = 0
+    ended: bool = False
+
+    @property
+    def room(self) -> int:
+        return _BLOCK if self.limit is None else min(_BLOCK, self.limit - self.passed)
 
 
 class Wire:
@@ -70,33 +93,39 @@ class Wire:
             threading.Thread(target=self._join, args=(client, cut), daemon=True).start()
 
     def _join(self, client: socket.socket, cut: Cut) -> None:
-        with client:
+        with client, contextlib.suppress(OSError), socket.create_connection(self._to, timeout=30) as server:
+            for end in (client, server):
+                end.setblocking(False)
             try:
-                server = socket.create_connection(self._to, timeout=30)
-            except OSError:
-                return
-            server.settimeout(None)
-            with server:
-                back = threading.Thread(target=self._pass, args=(server, client, cut.down, False), daemon=True)
-                back.start()
-                self._pass(client, server, cut.up, True)
-                back.join()
+                is_cut = self._pump(client, server, cut)
+            except OSError:  # one side reset it: so does the other see it
+                is_cut = True
+            if is_cut and not cut.gently:
+                for end in (client, server):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            elif is_cut:
+                _end_in_order(client, server)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, limit: int | None, is_up: bool) -> None:  # noqa: FBT001
-        passed = 0
-        with contextlib.suppress(OSError):
-            while limit is None or passed < limit:
-                data = source.recv(_BLOCK if limit is None else min(_BLOCK, limit - passed))
-                if not data:
-                    sink.shutdown(socket.SHUT_WR)
-                    return
-                passed += len(data)
-                self._note(data, is_up=is_up)
-                sink.sendall(data)
-            for end in (source, sink):  # both sides see a reset
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            for end in (source, sink):
-                end.shutdown(socket.SHUT_RDWR)
+    def _pump(self, client: socket.socket, server: socket.socket, cut: Cut) -> bool:
+        """Pass bytes until both sides ended, or one passed its limit: then True."""
+        ways = (_Way(client, server, cut.up), _Way(server, client, cut.down))
+        while not all(way.ended for way in ways):
+            if any(way.passed == way.limit and not way.data for way in ways):
+                return True
+            reading = [way.source for way in ways if not way.data and not way.ended]
+            can_read, can_write, _ = select.select(reading, [way.sink for way in ways if way.data], [])
+            for way in ways:
+                if way.data and way.sink in can_write:
+                    way.data = way.data[way.sink.send(way.data) :]
+                elif not way.data and way.source in can_read:
+                    way.data = way.source.recv(way.room)
+                    way.passed += len(way.data)
+                    if way.data:
+                        self._note(way.data, is_up=way is ways[0])
+                    else:
+                        way.ended = True
+                        way.sink.shutdown(socket.SHUT_WR)
+        return False
 
     def _note(self, data: bytes, *, is_up: bool) -> None:
         with self._lock:
@@ -109,3 +138,13 @@ class Wire:
             self._passed(self.up)
             if self._rate:
                 time.sleep(len(data) / self._rate)
+
+
+def _end_in_order(*ends: socket.socket) -> None:
+    """What is unread when a socket is closed would turn its end into a reset."""
+    for end in ends:
+        end.shutdown(socket.SHUT_WR)
+        end.settimeout(_END_S)
+    for end in ends:
+        while end.recv(_BLOCK):
+            pass

@@ -1,10 +1,11 @@
-"""A connection that is reset at every kind of byte: in the request line, the headers, the body, before and in the answer.
+"""A connection that is cut at every kind of byte: in the request line, the headers, the body, before and in the answer.
 
 A wire between the client and the registry cuts one connection after so many bytes of either side. What one
-push and pull sends is measured first, so the cuts lie all over it.
+push, pull and lazy read sends is measured first, so the cuts lie all over it. Most cuts are resets (RST), some ends (FIN).
 """
 
 import io
+import socket
 from contextlib import contextmanager
 from functools import partial
 
@@ -61,7 +62,30 @@ def there_and_back(host, image, way):
         )
         copy(source, root, target, tag="v1", jobs=1)
         copy(target, target.lookup("v1"), back, tag="v1", jobs=1)
+        assert target.fetch_range(describe(LAYER), 100, 5000) == LAYER[100:5100]
     assert back.lookup("v1") == root
+
+
+@pytest.mark.parametrize("side", ["up", "down"])
+@pytest.mark.parametrize("gently", [False, True])
+def test_the_wire_resets_or_ends_as_it_is_told(side, gently):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as there,
+        Wire(f"127.0.0.1:{there.getsockname()[1]}", cuts=[Cut(**{side: 4}, gently=gently)]) as wire,
+        socket.create_connection(("127.0.0.1", int(wire.host.partition(":")[2]))) as near,
+    ):
+        far, _ = there.accept()
+        with far:
+            (near if side == "up" else far).sendall(b"12345678")
+            for end in (near, far):
+                end.settimeout(5)
+                if gently:
+                    assert end.recv(100) in (b"", b"1234")
+                    assert end.recv(100) == b""
+                else:
+                    with pytest.raises(ConnectionResetError):
+                        while end.recv(100):
+                            pass
 
 
 @pytest.mark.slow
@@ -73,8 +97,9 @@ def test_a_reset_anywhere_is_survived(image, way, side):
         total = getattr(wire, side)
     assert total > len(LAYER)
 
-    for at in sorted({*FIRST, *range(0, total, total // SPREAD)}):
-        with fake() as registry, Wire(registry.host, cuts=[Cut(**{side: at})]) as wire:
+    places = sorted({*FIRST, *range(0, total, total // SPREAD)})
+    for at, gently in [*((at, False) for at in places), *((at, True) for at in places[::5])]:
+        with fake() as registry, Wire(registry.host, cuts=[Cut(**{side: at}, gently=gently)]) as wire:
             there_and_back(wire.host, image, way)
 
             assert wire.cuts == []

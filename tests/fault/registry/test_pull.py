@@ -10,6 +10,7 @@ from envbuilder.registry import answer
 from envbuilder.registry.errors import BadAnswer, RateLimited, RegistryDown
 from envbuilder.store.copy import GraphTooLarge, copy_plan
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.referrers import attach, referrers
 from envbuilder.store.target import NotFound, ShortRange
 from envbuilder.testing.registry import body, cut, drip, endless, header, refuse
 
@@ -330,3 +331,32 @@ def test_a_giant_error_page_is_cut(world):
     with pytest.raises(NotFound) as caught:
         world.target.lookup("v1")
     assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("path", ["manifests", "tags/list", "referrers"])
+def test_a_document_that_breaks_off_is_asked_for_again(world, path):
+    world.registry.referrers = True
+    what = world.push(world.manifest(), media_types.OCI_MANIFEST)
+    world.target.tag(what, "v1")
+    note = attach(world.target, what, "application/vnd.test.note")
+    world.registry.requests.clear()
+    world.registry.fault("GET", f"/{path}", cut(20), times=2)
+    reader = world.repository()
+
+    assert {
+        "manifests": lambda: reader.lookup("v1") == what,
+        "tags/list": lambda: reader.tag_names() == ("v1",),
+        "referrers": lambda: [each.digest for each in referrers(reader, what)] == [note.digest],
+    }[path]()
+    assert len(world.registry.seen("GET", f"/{path}")) == 3
+    assert len(world.waits) == 2
+
+
+def test_a_document_that_never_comes_whole_is_an_error(world):
+    world.push(world.manifest(), media_types.OCI_MANIFEST)
+    what = world.push(world.manifest(), media_types.OCI_MANIFEST)
+    world.registry.fault("GET", "/manifests", cut(20))
+
+    with pytest.raises(RegistryDown, match="broke"):
+        world.repository().fetch(what)
+    assert len(world.waits) == 4
