@@ -15,7 +15,7 @@ from envbuilder.cli.project import lock_machine, read_lock
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import dump
-from envbuilder.lock.make import make_lock
+from envbuilder.lock.make import make_lock, spread
 from envbuilder.lock.model import Lock
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec
@@ -29,6 +29,7 @@ class _Options:
     upgrade_packages: tuple[str, ...]
     frozen: bool
     dry_run: bool
+    spread: bool
     check_bytes: bool = False
 
 
@@ -38,6 +39,7 @@ class _Options:
 @click.option(
     "--upgrade-package", "upgrade_packages", multiple=True, metavar="P", help="Choose this package's version anew."
 )
+@click.option("--spread", is_flag=True, help="Give packages to layers anew; versions stay.")
 @click.option("--frozen", is_flag=True, help="Write nothing; fail if a lock is stale. Offline.")
 @click.option("--platform", default="linux/x86_64", show_default=True, metavar="P", help="Platform to lock for.")
 @click.option(
@@ -50,6 +52,7 @@ def command(
     environments: tuple[str, ...],
     upgrade: bool,
     upgrade_packages: tuple[str, ...],
+    spread: bool,
     frozen: bool,
     platform: str,
     check_bytes: bool,
@@ -60,14 +63,18 @@ def command(
     What a lock pins stays, unless the declaration no longer allows it or it is upgraded. The locks of
     environments that ENV extends are brought up to date first.
     """
-    project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, check_bytes)
+    project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
     parsed = Platform.parse(platform)
     done: dict[str, tuple[Lock, tuple[str, ...]]] = {}
     for name in environments:
         specs = list(lineage(project, name))[::-1]
         for spec in specs:
             if spec.name not in done:
-                own = options if spec.name in environments else replace(options, upgrade=False, upgrade_packages=())
+                own = (
+                    options
+                    if spec.name in environments
+                    else replace(options, upgrade=False, upgrade_packages=(), spread=False)
+                )
                 done[spec.name] = _lock(app, project, spec, parsed, own, done)
     rows = [
         {
@@ -101,7 +108,7 @@ def _lock(
         spec,
         platform,
         machine=lock_machine(app, os.environ, check_bytes=options.check_bytes),
-        existing=existing,
+        existing=spread(existing, parent) if options.spread and existing else existing,
         parent=parent,
         upgrade=options.upgrade,
         upgrade_packages=options.upgrade_packages,

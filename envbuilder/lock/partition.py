@@ -1,27 +1,26 @@
-"""Which layer holds which artefact: big ones alone, the rest in buckets that the hash of the name offers. Pure.
+"""Which layer holds which artefact: big ones alone, those of one release together, the rest in buckets. Pure.
 
-Measured on six monthly locks of an AI environment (build.md 4.1): this pushes 1 to 5 % more than one
-layer for each package, with 45 layers in place of 167. An assignment, once made, is kept: a re-lock
-moves no package that stays, so a change of these rules never reshuffles an old image. Only one that grew
-past 100 MB leaves its bucket, which its new version would send anyway.
+Measured on six monthly locks of an AI environment (build.md 4.1, bench/partition.py): this pushes 1 to 2 % more
+than one layer for each package, with half the layers that a registry takes in place of 167. An assignment, once made,
+is kept: a re-lock moves no package that stays, so a change of these rules never reshuffles an old image. Only
+one that grew past 100 MB leaves its bucket, which its new version would send anyway.
 
-A hash alone fills buckets unevenly. In the AI lock of 2026-11-30 the largest of 16 has 12.9 MB, so one
-small bump sends as much; the emptiest of two that the hash offers gives 9.1, of three 5.7, of all 5.7.
-
-What counts is a layer's size, not a wheel's: a pure wheel's modules are there twice, the second time
-compiled. By the size of wheels alone, buckets of 6 MB became layers of 11 to 14 MB.
+The largest goes first, each to the emptiest bucket: a bump then sends about the same whichever package it is
+(decision 10). What counts is a layer's size, not a wheel's: a pure wheel's modules are there twice, the second time
+compiled.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
+from envbuilder.lock.families import family
 from envbuilder.lock.model import Artifact, Deb, Lock, Partition, Wheel
 
 #: Layers of an image, the computed ones included: fewer than 64, half of what containerd takes (127).
@@ -30,18 +29,20 @@ MAX_LAYERS = 63
 _MAX_ADDED, _MOST_LAYERS = 16, 120
 #: Layers that a first lock leaves free, for big packages that are added later.
 _SPARE = 2
-#: Buckets that the hash of a name offers; the emptiest is taken.
-_OFFERED = 3
 #: Bytes of a layer: an artefact that makes as many or more has its own (build.md 4.2).
 THRESHOLD = 5_000_000
 #: Bytes of a package that leaves its bucket when it has grown: a second or so of one core to unpack.
 _GIANT = 100_000_000
 #: Bytes that a pure wheel becomes in a layer, in tenths of its size; measured on the buckets of ``ai``: 20 to 23.
 _PURE_GROWTH = 22
-#: Buckets at most (build.md 4.2), and the bytes that are worth one: a small environment gets few layers.
-_MAX_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 16, 4, 3_000_000
+#: Buckets at most, fewer before big wheels give up their layers, and the bytes that are worth one.
+_MAX_WHEEL_BUCKETS, _MIN_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 32, 16, 3, 3_000_000
+#: Bytes of a layer of one release at most; a single package may have more.
+_SHARED_SIZE = 600_000_000
 #: Ids with a meaning of their own, which a package of that name must not get.
 _RESERVED = re.compile(r"(?:top|removed|wheels-[0-9]+|debs-[0-9]+)\Z")
+#: Layers of one release: wheels' names have no dot (PEP 503), so none of a package is called so.
+_SHARED = ".set-"
 #: Id of the layer of environment ``x`` that hides packages of the parent is ``x/removed``.
 REMOVED = "/removed"
 
@@ -97,8 +98,10 @@ def assign(
         kept.pop(key, None)
     before = parent.layers if parent else ()
     limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
-    for rule in _rules(existing.partition if existing else _rule(own), own, fixed_buckets=existing is not None):
-        layers = inherited | _place(name, own, kept, rule)
+    total = _size(artifacts)
+    first = existing.partition if existing else _rule(own, total)
+    for rule in _rules(first, own, total, fixed_buckets=existing is not None):
+        layers = inherited | _place(name, own, kept, rule, total)
         if len({*before, *removed, *layers.values()}) + 1 <= limit:
             break
     else:
@@ -124,8 +127,12 @@ def assign(
     )
 
 
+def _kind(artifact: Artifact) -> str:
+    return "debs" if isinstance(artifact, Deb) else "wheels"
+
+
 def _key(artifact: Artifact) -> tuple[str, str]:
-    return ("deb" if isinstance(artifact, Deb) else "wheel", artifact.name)
+    return _kind(artifact), artifact.name
 
 
 def _digests(lock: Lock | None) -> dict[tuple[str, str], Digest]:
@@ -159,36 +166,54 @@ def _buckets_last(layer: str) -> tuple[bool, str]:
 
 
 def _place(
-    name: str, own: Sequence[Artifact], kept: Mapping[tuple[str, str], str], rule: Partition
+    name: str, own: Sequence[Artifact], kept: Mapping[tuple[str, str], str], rule: Partition, total: int
 ) -> dict[tuple[str, str], str]:
-    """The layer of each artefact of ``own``: where it is ``kept``, its own, or the emptiest bucket offered to it."""
-    layers: dict[tuple[str, str], str] = {}
-    groups: dict[tuple[str, str], list[Artifact]] = {}
-    load: Counter[str] = Counter()
-    for artifact in own:
-        layer = kept.get(_key(artifact)) or (
-            f"{name}/{_own_layer(artifact)}" if layer_size(artifact) >= rule.threshold else ""
-        )
-        if layer:
-            layers[_key(artifact)] = layer
-            load[layer] += layer_size(artifact)
-        else:
-            # Packages of one Debian source change together (apko's rule, build.md 4.3), so they stay together.
-            group = ("debs", artifact.source) if isinstance(artifact, Deb) else ("wheels", artifact.name)
-            groups.setdefault(group, []).append(artifact)
-    together = {
-        artifact.source: layers[_key(artifact)]
-        for artifact in sorted(own, key=lambda artifact: artifact.name)
-        if isinstance(artifact, Deb) and layers.get(_key(artifact), "").startswith(f"{name}/debs-")
+    """The layer of each artefact of ``own``: where it is ``kept``, one for its release, or the emptiest bucket.
+
+    total: bytes of the whole image.
+    """
+    buckets = {
+        kind: [f"{name}/{kind}-{number:02}" for number in range(count)]
+        for kind, count in (("debs", rule.deb_buckets), ("wheels", rule.wheel_buckets))
     }
-    sizes = {group: sum(layer_size(artifact) for artifact in members) for group, members in groups.items()}
-    for kind, member in sorted(groups, key=lambda group: (-sizes[group], group)):
-        buckets = rule.deb_buckets if kind == "debs" else rule.wheel_buckets
-        offered = [f"{name}/{kind}-{number:02}" for number in offered_buckets(member, buckets)]
-        layer = (together.get(member) if kind == "debs" else None) or min(offered, key=lambda layer: load[layer])
-        load[layer] += sizes[kind, member]
-        layers |= {_key(artifact): layer for artifact in groups[kind, member]}
+    layers = {key: kept[key] for artifact in own if (key := _key(artifact)) in kept}
+    load: Counter[str] = Counter()
+    homes: dict[tuple[str, str], str] = {}  # layers of several packages, by the releases that are there already
+    for artifact in own:
+        if layer := layers.get(_key(artifact)):
+            load[layer] += layer_size(artifact)
+            if _SHARED in layer or _RESERVED.match(layer.rpartition("/")[2]):
+                group = (_kind(artifact), family(artifact))
+                homes[group] = min(layer, homes.get(group, layer))
+    units = _units([artifact for artifact in own if _key(artifact) not in kept], total)
+    for unit in sorted(units, key=lambda unit: (-_size(unit), _key(unit[0]))):
+        kind = _kind(unit[0])
+        if _size(unit) >= rule.threshold:
+            layer = f"{name}/{_own_layer(unit)}" if len(unit) == 1 else _shared_layer(name, unit, load)
+        else:
+            home = homes.get((kind, family(unit[0])))
+            layer = home or min(buckets[kind], key=lambda bucket: load[bucket])
+        load[layer] += _size(unit)
+        layers |= {_key(artifact): layer for artifact in unit}
     return layers
+
+
+def _units(artifacts: Sequence[Artifact], total: int) -> Iterator[tuple[Artifact, ...]]:
+    """What goes to one layer together: a release, in parts if it is large, but none that would hold up a pull."""
+    groups: defaultdict[tuple[str, str], list[Artifact]] = defaultdict(list)
+    for artifact in artifacts:
+        groups[_kind(artifact), family(artifact)].append(artifact)
+    for members in groups.values():
+        parts: list[list[Artifact]] = [[] for _ in range(1 + sum(map(layer_size, members)) // _SHARED_SIZE)]
+        for artifact in sorted(members, key=lambda artifact: (-layer_size(artifact), artifact.name)):
+            min(parts, key=_size).append(artifact)
+        if any(len(part) > 1 and _size(part) > max(_GIANT, total // 3) for part in parts):
+            parts = [[artifact] for artifact in members]
+        yield from map(tuple, filter(None, parts))
+
+
+def _size(artifacts: Iterable[Artifact]) -> int:
+    return sum(map(layer_size, artifacts))
 
 
 def layer_size(artifact: Artifact) -> int:
@@ -197,40 +222,39 @@ def layer_size(artifact: Artifact) -> int:
     return artifact.size * _PURE_GROWTH // 10 if pure else artifact.size
 
 
-def _own_layer(artifact: Artifact) -> str:
+def _own_layer(unit: Sequence[Artifact]) -> str:
+    (artifact,) = unit
     if isinstance(artifact, Deb):
         return f"{artifact.name}.deb"  # a wheel's name has no dot (PEP 503), so they never meet
     return f"{artifact.name}.whl" if _RESERVED.match(artifact.name) else artifact.name
 
 
-def offered_buckets(name: str, buckets: int) -> tuple[int, ...]:
-    """The buckets offered to ``name``: words of its sha256, each a number modulo ``buckets``."""
-    digest = hashlib.sha256(name.encode()).digest()
-    return tuple(int.from_bytes(digest[8 * at : 8 * at + 8], "big") % buckets for at in range(_OFFERED))
+def _shared_layer(name: str, unit: Sequence[Artifact], taken: Container[str]) -> str:
+    """A layer for several packages of one release, or the next one of it."""
+    end = ".deb" if isinstance(unit[0], Deb) else ""
+    ids = (f"{name}/{family(unit[0])}{_SHARED}{number}{end}" for number in count())
+    return next(layer for layer in ids if layer not in taken)
 
 
-def _rule(own: Sequence[Artifact]) -> Partition:
-    small = [artifact for artifact in own if layer_size(artifact) < THRESHOLD]
-    small_wheels = sum(layer_size(artifact) for artifact in small if isinstance(artifact, Wheel))
-    small_debs = sum(layer_size(artifact) for artifact in small if isinstance(artifact, Deb))
+def _rule(own: Sequence[Artifact], total: int) -> Partition:
+    small: Counter[str] = Counter()
+    for unit in _units(own, total):
+        if _size(unit) < THRESHOLD:
+            small[_kind(unit[0])] += _size(unit)
     return Partition(
         threshold=THRESHOLD,
-        wheel_buckets=_buckets(small_wheels, _MAX_WHEEL_BUCKETS),
-        deb_buckets=_buckets(small_debs, _MAX_DEB_BUCKETS),
+        wheel_buckets=min(max(-(-small["wheels"] // _BUCKET_SIZE), 1), _MAX_WHEEL_BUCKETS),
+        deb_buckets=min(max(-(-small["debs"] // _BUCKET_SIZE), 1), _MAX_DEB_BUCKETS),
     )
 
 
-def _buckets(size: int, most: int) -> int:
-    count = 1
-    while count < most and count * _BUCKET_SIZE < size:
-        count *= 2
-    return count
-
-
-def _rules(rule: Partition, own: Sequence[Artifact], *, fixed_buckets: bool) -> Iterator[Partition]:
-    """``rule``, then rules that give fewer layers: one more big artefact in its bucket, then fewer buckets."""
+def _rules(rule: Partition, own: Sequence[Artifact], total: int, *, fixed_buckets: bool) -> Iterator[Partition]:
+    """``rule``, then rules that give fewer layers: fewer buckets, then one more of the big ones in its bucket."""
     yield rule
-    for size in sorted({size for artifact in own if (size := layer_size(artifact)) >= rule.threshold}):
+    while not fixed_buckets and rule.wheel_buckets > _MIN_WHEEL_BUCKETS:
+        rule = replace(rule, wheel_buckets=rule.wheel_buckets - 1)
+        yield rule
+    for size in sorted({size for unit in _units(own, total) if (size := _size(unit)) >= rule.threshold}):
         rule = replace(rule, threshold=size + 1)
         yield rule
     while not fixed_buckets and rule.wheel_buckets + rule.deb_buckets > 2:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from envbuilder.lock.model import Lock, Partition
-from envbuilder.lock.partition import MAX_LAYERS, Assignment, TooManyLayers, assign, offered_buckets
+from envbuilder.lock.model import Lock, Partition, Wheel
+from envbuilder.lock.partition import MAX_LAYERS, Assignment, TooManyLayers, assign
 from envbuilder.testing.locks import SMALL, deb, wheel
 
 MB = 1_000_000
@@ -22,15 +22,65 @@ def layer_by_name(done: Assignment) -> dict[str, str]:
     return {artifact.name: artifact.layer for artifact in (*done.wheels, *done.debs)}
 
 
+def platform_wheel(name: str, size: int) -> Wheel:
+    return replace(wheel(name, size=size), file=f"{name}-1.0-cp313-cp313-manylinux_2_28_x86_64.whl")
+
+
 def test_a_big_artefact_has_a_layer_of_its_own():
     done = assign("x", [wheel("torch", size=500 * MB), wheel("six")], [deb("gcc", size=20 * MB)])
 
     assert layer_by_name(done) == {"torch": "x/torch", "six": "x/wheels-00", "gcc": "x/gcc.deb"}
 
 
+def test_wheels_of_one_release_share_a_layer_and_one_that_moves_alone_does_not():
+    wheels = [wheel("mlflow", size=9 * MB), wheel("mlflow-skinny", size=9 * MB), wheel("mlflow-tracing")]
+    done = assign("x", [*wheels, wheel("mlflow-plugin", size=9 * MB)], [])
+
+    assert done.layers == ("x/mlflow-plugin", "x/mlflow.set-0", "x/top")
+
+
+def test_a_large_release_is_dealt_to_layers_of_about_a_size():
+    sizes = {
+        "nvidia-cublas": 405,
+        "nvidia-cusolver": 228,
+        "nvidia-cufft": 218,
+        "nvidia-cusparse": 151,
+        "nvidia-nvtx": 1,
+    }
+    cuda = [platform_wheel(name, size * MB) for name, size in sizes.items()]
+    done = assign("x", [*cuda, platform_wheel("torch", 900 * MB)], [])
+    load = Counter()
+    for placed in done.wheels:
+        load[placed.layer] += placed.size
+
+    assert load == {"x/cuda.set-0": 556 * MB, "x/cuda.set-1": 447 * MB, "x/torch": 900 * MB}
+
+
+def test_a_release_that_would_be_most_of_the_image_is_not_put_together():
+    done = assign("x", [wheel("nvidia-cublas", size=300 * MB), wheel("nvidia-cufft", size=200 * MB)], [deb("libc6")])
+
+    assert layer_by_name(done)["nvidia-cufft"] == "x/nvidia-cufft"
+
+
+def test_a_newcomer_of_a_release_joins_the_others_if_it_is_small_and_never_takes_their_layer_if_it_is_not():
+    first = assign("x", [wheel("mlflow", size=9 * MB), wheel("mlflow-skinny", size=9 * MB)], [])
+    small = assign("x", [*first.wheels, wheel("mlflow-tracing")], [], existing=lock_of("x", first))
+    parts = [wheel("mlflow-tracing", size=9 * MB)]
+    large = assign("x", [*first.wheels, *parts], [], existing=lock_of("x", first))
+
+    assert layer_by_name(small)["mlflow-tracing"] == "x/mlflow.set-0"
+    assert layer_by_name(large)["mlflow-tracing"] == "x/mlflow-tracing"
+
+
+def test_a_big_release_of_debs_has_a_layer_and_no_wheel_can_take_its_name():
+    debs = [deb(name, size=4 * MB, source="gcc-14") for name in ("gcc", "cpp")]
+    done = assign("x", [], [*debs, deb("libc6")])
+
+    assert layer_by_name(done) == {"gcc": "x/gcc-14.set-0.deb", "cpp": "x/gcc-14.set-0.deb", "libc6": "x/debs-00"}
+
+
 def test_a_pure_wheel_counts_as_the_layer_that_it_becomes():
-    platform = replace(wheel("b", size=3 * MB), file="b-1.0-cp313-cp313-manylinux_2_28_x86_64.whl")
-    done = assign("x", [wheel("a", size=3 * MB), platform], [])
+    done = assign("x", [wheel("a", size=3 * MB), platform_wheel("b", 3 * MB)], [])
 
     assert layer_by_name(done) == {"a": "x/a", "b": "x/wheels-00"}
 
@@ -42,23 +92,20 @@ def test_layers_are_in_order_debs_then_wheels_then_the_computed_one():
 
 
 def test_packages_of_one_debian_source_share_a_bucket():
-    debs = [deb(f"p{i}", size=MB, source="util-linux") for i in range(9)] + [deb(f"q{i}", size=MB) for i in range(9)]
+    debs = [deb(f"p{i}", size=MB // 2, source="util-linux") for i in range(9)] + [
+        deb(f"q{i}", size=MB) for i in range(9)
+    ]
     done = assign("x", [], debs)
 
-    assert done.partition.deb_buckets == 4
+    assert done.partition.deb_buckets == 3
     assert len({d.layer for d in done.debs if d.source == "util-linux"}) == 1
 
 
-@pytest.mark.parametrize(("total_mb", "buckets"), [(0, 1), (1, 1), (2, 2), (5, 4), (17, 16), (300, 16)])
+@pytest.mark.parametrize(("total_mb", "buckets"), [(0, 1), (1, 1), (2, 2), (5, 4), (17, 13), (300, 32)])
 def test_a_small_environment_gets_few_buckets(total_mb, buckets):
     done = assign("x", [wheel(f"w{i}", size=MB // 2) for i in range(2 * total_mb)], [])
 
     assert done.partition.wheel_buckets == buckets
-
-
-def test_the_buckets_offered_are_words_of_the_sha256_of_the_name():
-    # Changing this would move packages of every lock that is made anew.
-    assert [offered_buckets(name, 16) for name in ("numpy", "torch")] == [(10, 11, 14), (9, 10, 14)]
 
 
 def test_buckets_fill_evenly():
@@ -67,13 +114,13 @@ def test_buckets_fill_evenly():
     for placed in done.wheels:
         load[placed.layer] += placed.size
 
-    assert len(load) == 16
+    assert len(load) == 32
     assert max(load.values()) < 1.2 * min(load.values())
 
 
 def test_a_new_package_of_a_debian_source_joins_the_others():
     first = assign("x", [], [deb(f"p{i}", size=MB) for i in range(16)])
-    more = [deb(f"q{i}", size=MB, source="p7") for i in range(5)]
+    more = [deb(f"q{i}", size=MB // 2, source="p7") for i in range(5)]
     second = assign("x", [], [*first.debs, *more], existing=lock_of("x", first))
 
     assert len({d.layer for d in second.debs if d.source == "p7"}) == 1
