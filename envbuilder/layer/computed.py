@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from envbuilder.digest import Digest
 from envbuilder.layer import cuda_links, ldcache
 from envbuilder.layer.debian import certificates, keystore, pam, shells, users
 from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in, on_architecture
@@ -34,7 +35,7 @@ from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci.platform import Platform
 
 #: Part of the recipe of the computed layer, with the table's own version.
-COMPUTED_VERSION = f"2.{TABLE_VERSION}"
+COMPUTED_VERSION = f"3.{TABLE_VERSION}"
 #: Package files that effects copy or give another owner.
 _COPIED = frozenset(
     effect.source if isinstance(effect, Copy) else effect.path
@@ -59,6 +60,7 @@ def computed_entries(
     site_packages: str,
     allow: frozenset[str] = frozenset(),
     memory: Path | None = None,
+    parent: Lock | None = None,
 ) -> Iterator[Entry]:
     """The tree of the computed layer, each path once; the caller gives parents the modes that they have below.
 
@@ -66,6 +68,8 @@ def computed_entries(
     site_packages: tree path of the environment's Python packages.
     allow: packages whose unknown maintainer scripts are taken to do nothing.
     memory: folder of what earlier calls took from packages; these are not opened again.
+    parent: of the computed layer below, if it holds: what of it would be the same is left out, so that it, and what
+        the parent gave in its place, shows through.
 
     Raises:
         UnknownScript: a package has a maintainer script whose effects nobody wrote down.
@@ -74,11 +78,24 @@ def computed_entries(
     """
     parts = Parts(memory, rule=_WANTED_RULE) if memory else None
     system = read_system(lock.debs, artifacts, placed_below, _wanted, parts=parts)
-    check_overlaps(system.controls.values())
-    effects = effects_of(system.controls.values(), allow=allow)
-    made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
-    yield from made
-    yield from _loader_entries(system.with_links(made), site_packages)
+    made: list[Entry] = []
+    if parent is None or (_digests(parent), frozenset(parent.allow_scripts)) != (_digests(lock), allow):
+        check_overlaps(system.controls.values())
+        effects = effects_of(system.controls.values(), allow=allow)
+        made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
+    made += _loader_entries(system.with_links(made), site_packages)
+    yield from (entry for entry in made if parent is None or not _shows(entry, system.tree.get(entry.path)))
+
+
+def _digests(lock: Lock) -> set[Digest]:
+    return {deb.digest for deb in lock.debs}
+
+
+def _shows(entry: Entry, below: Placed | None) -> bool:
+    """Whether the layers below have ``entry`` as it is; of a regular file nobody knows without its bytes."""
+    if below is None or entry.is_file:
+        return False
+    return all(getattr(entry, name) == getattr(below, name) for name in ("mode", "uid", "gid", "link", "xattrs"))
 
 
 def _wanted(path: str) -> bool:

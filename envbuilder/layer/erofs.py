@@ -20,7 +20,7 @@ from envbuilder.layer import erofs_format as disk
 from envbuilder.layer.erofs_format import Device
 
 #: Name of these rules: raise the number when any byte of any image would change.
-EROFS_WRITER = "erofs/1"
+EROFS_WRITER = "erofs/2"
 #: log2 of the block size: 4 KiB, the only one that erofs-utils before 1.6 reads.
 BLOCK_BITS = 12
 #: Images are told apart by digest; this only says who wrote them: uuid5 of nothing, fixed.
@@ -72,15 +72,14 @@ class _Placement:
         "inode",
         "links",
         "names",
-        "number",
         "parent",
         "start",
         "tail",
         "xattrs",
     )
 
-    def __init__(self, inode: Inode, number: int, parent: _Placement | None) -> None:
-        self.inode, self.number = inode, number
+    def __init__(self, inode: Inode, parent: _Placement | None) -> None:
+        self.inode = inode
         self.parent = parent or self
         self.links = 0
         self.xattrs = b""
@@ -137,7 +136,7 @@ def _name(item: tuple[bytes, Inode]) -> bytes:
 
 def _number(root: Inode, block: int) -> dict[int, _Placement]:
     """Every inode once, breadth first (the root must lie near the beginning), with its links and size."""
-    first = _Placement(root, 1, None)
+    first = _Placement(root, None)
     placements = {id(root): first}
     queue = deque([first])
     while queue:
@@ -146,7 +145,7 @@ def _number(root: Inode, block: int) -> dict[int, _Placement]:
         for _, child in sorted(here.inode.children.items(), key=_name):
             known = placements.get(id(child))
             if known is None:
-                known = placements[id(child)] = _Placement(child, len(placements) + 1, here)
+                known = placements[id(child)] = _Placement(child, here)
                 if stat.S_ISDIR(child.mode):
                     queue.append(known)
             if stat.S_ISDIR(child.mode):
@@ -244,11 +243,9 @@ def _write(
     owner = (inode.uid, inode.gid)
     if placement.extended:
         mtime_s = mtime_s if inode.mtime_s is None else inode.mtime_s
-        head = disk.extended_inode(
-            layout, count, inode.mode, placement.links, size, where, placement.number, owner, mtime_s
-        )
+        head = disk.extended_inode(layout, count, inode.mode, placement.links, size, where, owner, mtime_s)
     else:
-        head = disk.compact_inode(layout, count, inode.mode, placement.links, size, where, placement.number, owner)
+        head = disk.compact_inode(layout, count, inode.mode, placement.links, size, where, owner)
     whole = placement.blocks << block_bits if placement.tail else len(own)
     record = head + placement.xattrs + own[whole:] + _chunk_table(placement, block_bits)
     image[placement.address : placement.address + len(record)] = record

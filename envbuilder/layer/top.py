@@ -1,7 +1,7 @@
 """The computed layer of an environment as a plan: it depends on all that lies below it.
 
-A child that hides packages of its parent computes everything anew, and hides what the parent computed and it does not:
-links to what is gone, alternatives, a cache of the loader.
+A child's has what differs from its parent's. A child that hides packages of its parent computes everything anew, and
+hides what the parent computed and it does not: links to what is gone, alternatives, a cache of the loader.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class TopPlan:
     replaced: numbers of the computed layers under it that were made for packages of which some are now hidden:
         this one has all of what they should have, and hides the rest. given: paths of theirs that the parents' own
         files are at.
+    parent: of the computed layer under it, which this one adds to; None if there is none or it is replaced.
     """
 
     id: str
@@ -43,6 +44,7 @@ class TopPlan:
     below: tuple[Digest, ...]
     replaced: tuple[int, ...] = ()
     given: frozenset[str] = frozenset()
+    parent: Lock | None = None
 
     @property
     def key(self) -> Digest:
@@ -94,7 +96,8 @@ class GroundedTop:
     def entries(self, artifacts: ArtifactSource, *, cache: Path) -> Iterator[Entry]:
         lock = self.plan.lock
         site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
-        skeleton = prefix_entries(PREFIX, lock.python)
+        parent = self.plan.parent
+        skeleton = prefix_entries(PREFIX, lock.python) if not parent or parent.python != lock.python else ()
         computed = computed_entries(
             lock,
             self._packages(),
@@ -102,6 +105,7 @@ class GroundedTop:
             site_packages=site_packages,
             allow=frozenset(lock.allow_scripts),
             memory=cache / "debs",
+            parent=parent,
         )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
         entries += [whiteout(path) for path in self._outdated(entries)]
@@ -144,9 +148,9 @@ class GroundedTop:
 def top_plan(layer: str, lock: Lock, plans: Sequence[Recipe]) -> TopPlan:
     """The computed layer of ``lock`` over ``plans``."""
     below = tuple(each.key for each in plans)
-    if f"{lock.name}{REMOVED}" not in lock.layers:
-        return TopPlan(id=layer, lock=lock, below=below)
     tops = [(number, each) for number, each in enumerate(plans) if isinstance(each, TopPlan)]
+    if f"{lock.name}{REMOVED}" not in lock.layers:
+        return TopPlan(id=layer, lock=lock, below=below, parent=tops[-1][1].lock if tops else None)
     given = {rule.path for _, each in tops for rule in each.lock.files}
     return TopPlan(
         id=layer,
