@@ -81,7 +81,7 @@ def contents(bench: Bench) -> Contents:
     if not (wheels / "requirements.txt").exists():
         remove(wheels)
         wheels.mkdir(parents=True)
-        known = _files_by_digest(artefact_cache(), lock.wheels)
+        known = files_by_digest(artefact_cache(), lock.wheels)
         for wheel in lock.wheels:
             _link(known[wheel.digest.hex], wheels / wheel.file)
         (wheels / "requirements.txt").write_text("".join(f"{one.name}=={one.version}\n" for one in lock.wheels))
@@ -101,13 +101,13 @@ def fetch(bench: Bench) -> None:
     """Bring what is missing of the locked wheels and debs into the artefact cache, by a build that is thrown away."""
     lock = load(lock_file(bench.env).read_bytes(), source=bench.env)
     try:
-        _files_by_digest(artefact_cache(), (*lock.wheels, *lock.debs))
+        files_by_digest(artefact_cache(), (*lock.wheels, *lock.debs))
     except Unavailable:
         envbuilder("build", bench.env, "--quiet", "--store", bench.folder("fetch"), log=bench.log)
         remove(bench.work / "fetch")
 
 
-def _files_by_digest(artefacts: Path, wanted_files: Iterable[Artifact]) -> dict[str, Path]:
+def files_by_digest(artefacts: Path, wanted_files: Iterable[Artifact]) -> dict[str, Path]:
     """Where the artefact cache has each file: by the digest in the file's path, whatever the folders."""
     wanted = {artifact.digest.hex: artifact.name for artifact in wanted_files}
     found: dict[str, Path] = {}

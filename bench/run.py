@@ -19,6 +19,7 @@ from scratch import Bench, Unavailable, remove
 SCENARIOS = (
     "partition",
     "repro",
+    "wheel_layer",
     "build_push",
     "bump",
     "first_result",

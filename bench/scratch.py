@@ -66,8 +66,8 @@ def forget(file: str) -> None:
 
 
 def warm(folder: Path) -> None:
-    """Bring all files below ``folder`` into the page cache."""
-    for path in folder.rglob("*"):
+    """Bring all files below ``folder``, or the file of that name, into the page cache."""
+    for path in (folder, *folder.rglob("*")):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
                 while file.read(1 << 20):
