@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from envbuilder.cli.app import App
 from envbuilder.cli.engine import open_in_engine
-from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
-from envbuilder.lock.codec import digest as lock_digest
 from envbuilder.mount.startup.traces import copy_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
@@ -93,6 +91,10 @@ def open_source(app: App, text: str) -> Source:
 
 
 def _open_environment(app: App, reference: EnvironmentName) -> Source:
+    # Who names no environment starts without what makes and checks locks.
+    from envbuilder.cli.project import fresh_locks  # noqa: PLC0415  see above
+    from envbuilder.lock.codec import digest as lock_digest  # noqa: PLC0415  see above
+
     project = app.need_project()
     locks = fresh_locks(project, reference.name, host_platform_of())
     lock = locks[-1]

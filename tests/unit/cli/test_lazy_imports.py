@@ -30,3 +30,13 @@ def test_a_verb_does_not_import_what_it_seldom_uses(verb: str) -> None:
 @pytest.mark.slow
 def test_a_verb_that_checks_signatures_imports_what_checks_them() -> None:
     assert "cryptography" in _loaded("sign")
+
+
+@pytest.mark.slow
+def test_a_transfer_starts_without_what_locks_and_mounts() -> None:
+    program = (
+        "import sys, envbuilder.cli.copy\n"
+        "print(*(name for name in ('envbuilder.lock.make', 'envbuilder.mount.mount') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert not done.stdout.split()
