@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 REGISTRY ?=
 PORT ?= 5000
 SCENARIO ?=
+ENVS ?=
 EXCLUSIVE ?=
 FUZZ_SECONDS ?= 60
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -13,7 +14,7 @@ PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_i
 REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast compat locks locks-check images repro fuzz golden demo registry registry-stop bench requirements clean
+.PHONY: help setup check test test-fast compat locks locks-check images breadth repro fuzz golden demo registry registry-stop bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -61,6 +62,10 @@ images: setup ## build every image into the store
 	@tools/install-system-packages fetch
 	$(BIN)/envbuilder build $(BUILT)
 	@tools/trace-starts $(BUILT)
+
+breadth: setup ## build and start the stacks of tests/breadth: vLLM, Ray + XGBoost, JAX, NeMo-like (15 GB; ENVS= for some)
+	@tools/install-system-packages fetch run
+	$(BIN)/python tools/breadth.py $(ENVS)
 
 repro: setup ## build ENV ("all": every image) twice: other directory, file order, mtimes, umask, uid, TZ, locale, one CPU; compare
 	@tools/install-system-packages fetch

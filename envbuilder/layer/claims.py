@@ -22,7 +22,8 @@ class Conflict(SpecErrors):
         shown = problems[:_SHOWN]
         if len(problems) > _SHOWN:
             shown.append(f"and {len(problems) - _SHOWN} more")
-        super().__init__("packages", shown, hint="Leave one of the packages out: only one can own the path.")
+        hint = "Leave one of the packages out, or the file of one of them: [leave-out] in env.toml, as RECORD lists it."
+        super().__init__("packages", shown, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

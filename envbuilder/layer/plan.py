@@ -217,7 +217,9 @@ def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Int
 
 
 def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:
-    unrecorded = [each.name for each in artifacts if isinstance(each, Wheel) and not each.recorded]
+    wheels = [each for each in artifacts if isinstance(each, Wheel)]
+    unrecorded = [wheel.name for wheel in wheels if not wheel.recorded]
+    without = {wheel.name: [*wheel.without] for wheel in wheels if wheel.without}
     return Digest.of(
         canonical_json(
             {
@@ -225,7 +227,9 @@ def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -
                 "artifacts": [str(artifact.digest) for artifact in artifacts],
                 "python": compilation.python.tag,
                 "compiler": compilation.recipe,
+                # Absent when empty, so that the layers of other environments keep their keys.
                 **({"unrecorded": unrecorded} if unrecorded else {}),
+                **({"without": without} if without else {}),
             }
         )
     )

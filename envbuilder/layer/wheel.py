@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 from packaging.utils import canonicalize_name
 
 from envbuilder.digest import BLOCK_SIZE, Digest, Readable, VerifyingReader
-from envbuilder.errors import IntegrityError
+from envbuilder.errors import IntegrityError, SpecError
 from envbuilder.layer.claims import Claim
 from envbuilder.layer.prefix import PREFIX, Prefix
 from envbuilder.layer.pyc import Compiler, compile_entries, compiled_path
@@ -54,6 +54,10 @@ class BadWheel(IntegrityError):
     """A file is no wheel of the package that the lock names, or of a version of the format that we know."""
 
 
+class NotThere(SpecError):
+    """The declaration leaves out a file that the wheel does not have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
     """A file of the installed tree: its digest is known, its bytes are made by ``open``."""
@@ -86,6 +90,7 @@ def wheel_entries(
 
     Raises:
         BadWheel, BadArchive, BadRecord, BadEntryPoint, UnsafePath: it is not what it should be.
+        NotThere: what the lock leaves out is not in it.
         DigestMismatch: from reading an entry, when its bytes are not those that RECORD names.
     """
     where = Prefix(root=prefix, python=python)
@@ -131,13 +136,14 @@ def wheel_claims(file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Inte
 class _Opened:
     """A wheel whose names were checked: its archive, its .dist-info and what RECORD says.
 
-    record: None when it is not asked.
+    record: None when it is not asked. without: files that are not wanted, as RECORD lists them.
     """
 
     archive: Archive
     info: str
     name: str
     record: Mapping[str, Recorded] | None
+    without: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -162,7 +168,9 @@ def _open(file: Path, wheel: Wheel) -> _Opened:
     info = infos.pop()
     if canonicalize_name(info.removesuffix(".dist-info").rpartition("-")[0]) != wheel.name:
         raise BadWheel(f"{archive.source}: want a wheel of {wheel.name}, got one with {info[:200]!r}")
-    opened = _Opened(archive=archive, info=info, name=wheel.name, record={} if wheel.recorded else None)
+    opened = _Opened(
+        archive=archive, info=info, name=wheel.name, record={} if wheel.recorded else None, without=wheel.without
+    )
     if wheel.recorded:
         record = opened.text("RECORD")
         if record is None:
@@ -206,6 +214,11 @@ def _place(opened: _Opened, where: Prefix) -> dict[str, _Placed]:
     for entry_point in entry_points:
         path = f"{where.root}/bin/{entry_point.name}"
         placed[path] = _made(path, command(entry_point, where.interpreter), executable=True)
+    for name in opened.without:
+        path = next((path for path in placed if where.recorded(path) == name), None)
+        if path is None:
+            raise NotThere(f"{opened.source}: leave-out: it installs no {name!r}")
+        del placed[path]
     installer = f"{where.site_packages}/{opened.info}/INSTALLER"
     placed[installer] = _made(installer, b"envbuilder\n", executable=False)
     _check_tree(placed, opened.source)

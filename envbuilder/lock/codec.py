@@ -100,6 +100,8 @@ def _wheel_line(wheel: Wheel) -> str:
         fields["index"] = wheel.index
     if not wheel.recorded:
         fields["recorded"] = False
+    if wheel.without:
+        fields["without"] = wheel.without
     return _inline(fields)
 
 
@@ -328,6 +330,7 @@ def _wheel(table: _Table) -> Wheel:
             digest=table.sha256(),
             index=table.take("index", str, "default"),
             recorded=table.take("recorded", bool, True),
+            without=table.texts("without") if "without" in table.values else (),
         )
     )
 

@@ -41,6 +41,10 @@ class UnknownUpgrade(SpecError):
     """A package to upgrade is not in the lock."""
 
 
+class UnknownWheel(SpecError):
+    """The declaration says something of the files of a Python package that the image does not have."""
+
+
 class PlatformNotDeclared(SpecError):
     """The environment does not declare the platform that is asked for."""
 
@@ -112,7 +116,7 @@ def make_lock(
     uv = _uv(spec, machine)
     want = _wanted(spec, target, parent, machine)
     wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
-    wheels = _with_records(wheels, spec, parent)
+    wheels = _as_declared(wheels, spec, parent)
     cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
     system = spec.base.system if spec.base else None
@@ -159,13 +163,26 @@ def _parent(parent: Lock, here: Sequence[Artifact]) -> Parent:
     return Parent(name=parent.name, lock_digest=digest(parent), changed=changed(there, here))
 
 
-def _with_records(wheels: Sequence[Wheel], spec: EnvSpec, parent: Lock | None) -> tuple[Wheel, ...]:
-    """``wheels``, each with whether its RECORD must hold: what the parent allows of its own, a child has too."""
-    allowed = {wheel.digest for wheel in parent.wheels if not wheel.recorded} if parent else set()
-    return tuple(
-        replace(wheel, recorded=wheel.name not in spec.allow_records and wheel.digest not in allowed)
-        for wheel in wheels
-    )
+def _as_declared(wheels: Sequence[Wheel], spec: EnvSpec, parent: Lock | None) -> tuple[Wheel, ...]:
+    """``wheels``, each with what the declaration says of its files; those of the parent are as they are there."""
+    if unknown := sorted({*spec.allow_records, *spec.leave_out} - {wheel.name for wheel in wheels}):
+        raise UnknownWheel(
+            f"{spec.name}: allow-records, leave-out: the lock has no Python package {', '.join(unknown)}"
+        )
+    theirs = {(wheel.name, wheel.digest): wheel for wheel in parent.wheels} if parent else {}
+    found = []
+    for wheel in wheels:
+        asked = replace(
+            wheel, recorded=wheel.name not in spec.allow_records, without=spec.leave_out.get(wheel.name, ())
+        )
+        was = theirs.get((wheel.name, wheel.digest))
+        if was and wheel.name in {*spec.allow_records, *spec.leave_out} and asked != replace(was, layer=wheel.layer):
+            raise UnknownWheel(
+                f"{spec.name}: allow-records, leave-out: {wheel.name} is the parent's",
+                hint=f"Say it in {spec.extends}, or ask for another version of it here.",
+            )
+        found.append(replace(wheel, recorded=was.recorded, without=was.without) if was else asked)
+    return tuple(found)
 
 
 def _allowed(spec: EnvSpec, parent: Lock | None) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ class Wheel:
     """One wheel: ``file`` is its file name, ``index`` the role of the index that has it.
 
     recorded: whether its files must be those that its RECORD lists; not where the declaration allows a wrong one.
+    without: files that are not installed, as RECORD lists them, sorted.
     """
 
     name: str  # normalised, PEP 503
@@ -28,6 +29,7 @@ class Wheel:
     layer: str
     index: str = "default"
     recorded: bool = True
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

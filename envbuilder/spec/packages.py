@@ -20,6 +20,8 @@ ROLE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*\Z")
 #: PEP 508, "Names".
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+#: A path below site-packages, or from there to elsewhere in the prefix.
+_FILE = re.compile(r"(?:\.\./)*[^/\0]+(?:/[^/\0]+)*\Z")
 #: PEP 508 names, and '*' for any part of one.
 _PATTERN = re.compile(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?\Z")
 #: One pin of ``pip freeze``.
@@ -56,6 +58,17 @@ def requirements(top: Table, key: str) -> tuple[str, ...]:
 def names(top: Table, key: str) -> tuple[str, ...]:
     """Names of Python packages: normalised, sorted."""
     return tuple(sorted({canonicalize_name(name) for name in top.texts(key, _NAME, "the name of a Python package")}))
+
+
+def left_out(table: Table | None) -> dict[str, tuple[str, ...]]:
+    """[leave-out]: files of a package that are not installed, as its RECORD lists them."""
+    found = {}
+    for name in sorted(table.values) if table else ():
+        assert table is not None
+        if not _NAME.match(name):
+            table.note(table.at(name), f"not the name of a Python package: {name!r}")
+        found[canonicalize_name(name)] = tuple(sorted(set(table.texts(name, _FILE, "a path as RECORD lists it"))))
+    return found
 
 
 def pins(table: Table | None, text_of: TextOf) -> Pins | None:

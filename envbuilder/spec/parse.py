@@ -17,7 +17,7 @@ from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import RegistryReference, parse_reference
 from envbuilder.paths import UnsafePath, entry_path
 from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support, System
-from envbuilder.spec.packages import ROLE, TextOf, names, pins, replaced, requirements, sources
+from envbuilder.spec.packages import ROLE, TextOf, left_out, names, pins, replaced, requirements, sources
 from envbuilder.spec.table import Table, kind_of
 from envbuilder.spec.toml import parse_toml
 
@@ -90,6 +90,7 @@ def _environment(top: Table, digest_of: DigestOf, text_of: TextOf) -> EnvSpec | 
         "replaced": replaced(top.table("replace")),
         "sources": sources(top.table("sources")),
         "allow_records": names(top, "allow-records"),
+        "leave_out": left_out(top.table("leave-out")),
     }
     top.finish()
     if top.problems:

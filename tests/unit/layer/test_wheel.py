@@ -11,7 +11,7 @@ from envbuilder.digest import Digest
 from envbuilder.layer.claims import Conflict, check_conflicts
 from envbuilder.layer.prefix import prefix_claims
 from envbuilder.layer.scripts import BadEntryPoint
-from envbuilder.layer.wheel import BadWheel, wheel_claims, wheel_entries
+from envbuilder.layer.wheel import BadWheel, NotThere, wheel_claims, wheel_entries
 from envbuilder.layer.wheel_record import BadRecord, dump_record, parse_record
 from envbuilder.lock.model import Interpreter
 from envbuilder.testing.artifacts import locked_wheel, make_wheel, store_file
@@ -324,3 +324,18 @@ def test_where_a_wrong_record_is_allowed_the_files_are_the_locked_ones_and_the_w
     assert record["pkg/b.bin"].matches(b"bytes")
     assert "pkg/c.py" in record
     assert {claim for claim in wheel_claims(path, wheel, python=PYTHON) if not claim.endswith(".pyc")} == {*entries}
+
+
+def test_a_file_that_is_left_out_is_neither_installed_nor_compiled_nor_recorded(tmp_path):
+    data = make_wheel("pkg", files={"pkg/a.py": b"", "b.py": b"1\n", "{data}/scripts/go": b"#!/bin/sh\n"})
+    path = tmp_path / "pkg.whl"
+    path.write_bytes(data)
+    wheel = replace(locked_wheel("pkg", data), without=("../../../bin/go", "b.py"))
+    entries = {entry.path: entry for entry in wheel_entries(path, wheel, python=PYTHON, compiler=Upper())}
+
+    assert not [path for path in entries if path.endswith(("/b.py", "bin/go")) or "b.cpython" in path]
+    assert f"{SITE}/pkg/a.py" in entries
+    assert b"b.py" not in content(entries[f"{SITE}/pkg-1.0.dist-info/RECORD"])
+    assert not [path for path in wheel_claims(path, wheel, python=PYTHON) if path.endswith(("/b.py", "bin/go"))]
+    with pytest.raises(NotThere, match=r"it installs no 'c\.py'"):
+        list(wheel_entries(path, replace(wheel, without=("c.py",)), python=PYTHON))

@@ -15,6 +15,7 @@ from envbuilder.lock.make import (
     PlatformNotDeclared,
     UnknownIndex,
     UnknownUpgrade,
+    UnknownWheel,
     make_lock,
 )
 from envbuilder.lock.model import Changed, ForeignSystem
@@ -227,12 +228,24 @@ def test_a_pinned_local_version_comes_from_its_index_and_from_the_public_one_wit
 def test_a_wrong_record_is_allowed_by_name_and_a_child_inherits_that(machine):
     spec = replace(SPEC, requires=("a", "b"), allow_records=("a",))
     parent = make_lock(spec, X86, machine=machine, existing=START)
-    child = make_lock(
-        EnvSpec(name="y", version="1", extends="x", allow_records=("b",)), X86, machine=machine, parent=parent
-    )
+    child = make_lock(EnvSpec(name="y", version="1", extends="x", requires=("b",)), X86, machine=machine, parent=parent)
 
     assert [wheel.recorded for wheel in parent.wheels] == [False, True]
-    assert [wheel.recorded for wheel in child.wheels] == [False, False]
+    assert [wheel.recorded for wheel in child.wheels] == [False, True]  # as it lies in the parent's layer
     assert load(dump(parent), source="x") == parent
+    with pytest.raises(UnknownWheel, match="b is the parent's"):
+        make_lock(
+            EnvSpec(name="y", version="1", extends="x", allow_records=("b",)), X86, machine=machine, parent=parent
+        )
     again = make_lock(replace(spec, allow_records=()), X86, machine=machine, existing=parent)
     assert all(wheel.recorded for wheel in again.wheels)
+
+
+def test_files_that_are_left_out_are_in_the_lock_and_a_package_that_is_not_there_is_told(machine):
+    spec = replace(SPEC, requires=("a",), leave_out={"a": ("a.py",)})
+    lock = make_lock(spec, X86, machine=machine, existing=START)
+
+    assert lock.wheels[0].without == ("a.py",)
+    assert load(dump(lock), source="x") == lock
+    with pytest.raises(UnknownWheel, match="leave-out: the lock has no Python package zzz"):
+        make_lock(replace(SPEC, requires=("a",), leave_out={"zzz": ("a",)}), X86, machine=machine, existing=START)
