@@ -8,7 +8,7 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.output import Result
-from envbuilder.mount.mount import find_mount, unmount
+from envbuilder.mount.unmount import find_mount, unmount
 
 
 @click.command(name="unmount", epilog="Example: envbuilder unmount /mnt/ai")

@@ -1,7 +1,7 @@
 """Mount an image: prepare what the kernel needs, ask a supervisor for the mount, end it again.
 
 ``open_mount`` is a context manager and its mount ends with it, however this process dies;
-``mount`` leaves one behind that ``unmount`` ends.
+``mount`` leaves one behind that ``unmount`` ends (unmount.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 import pickle
 import secrets
-import select
 import signal
 import socket
 import subprocess  # noqa: TID251 - the type of what proc.spawn returns
@@ -32,7 +31,8 @@ from envbuilder.mount.host import kernel
 from envbuilder.mount.prepare import device_sizes, metadata_file
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
 from envbuilder.mount.startup.traces import TraceSearch
-from envbuilder.mount.state import MountFolder, Record, clear, folders, reap
+from envbuilder.mount.state import MountFolder, clear, reap
+from envbuilder.mount.unmount import END_S
 from envbuilder.mount.unpack.layers import unpacked
 from envbuilder.store.target import RangeTarget
 
@@ -43,8 +43,8 @@ Mode = Literal["auto", "erofs", "loop", "fuse", "unpack"]
 Progress = Callable[[int, int], None]
 #: Bytes that EROFS reads ahead of a start that is recorded, and of each with its trace (docs/decisions).
 RECORDED_READ_AHEAD = 16 << 10
-#: Seconds that a supervisor gets to unmount and to remove what the job wrote.
-_END_S = 120.0
+#: Bytes of what a supervisor says to the last that are read at a time.
+END_SIZE = 4096
 
 
 class MountFailed(HostError):
@@ -55,12 +55,6 @@ class NeedsRoot(HostError):
     """Mounting is for root."""
 
     hint = "Run as root (sudo), or use `envbuilder run`, which needs no root."
-
-
-class NotMounted(SpecError):
-    """A directory is not a mount of ours."""
-
-    hint = "Name a directory that `envbuilder mount` printed."
 
 
 class BadMountPoint(SpecError):
@@ -101,9 +95,20 @@ class Mounted:
     id: str
     directory: Path
     how: str
-    supervisor: int
     folder: MountFolder
     traced: bool = False
+
+    @property
+    def keeper(self) -> int:
+        """The process in whose mount name space it is; 0 when the mount has ended."""
+        record = self.folder.read()
+        return record.keeper if record else 0
+
+    @property
+    def supervisor(self) -> int:
+        """The process that watches it; 0 when the mount has ended."""
+        record = self.folder.read()
+        return record.supervisor if record else 0
 
     def counters(self) -> Snapshot:
         """What it has fetched so far."""
@@ -127,7 +132,7 @@ def open_mount(
     """Mount ``image`` for as long as the context lasts; nothing stays mounted whatever happens to this process.
 
     directory: an empty one; None: one in the state directory. writable: with a layer that is thrown away.
-    full: fetch everything first. private: in a mount name space of its own (``Mounted.supervisor``'s).
+    full: fetch everything first. private: in a mount name space of its own (``Mounted.keeper``'s).
     record: note every read in ``Mounted.folder.reads``; a trace is not used then.
     search: for the trace of ``image``, begun before.
 
@@ -169,53 +174,6 @@ def require_root() -> None:
         raise NeedsRoot("mount: want root: EROFS and overlay mounts are refused to other users")
 
 
-def find_mount(directory: Path, state_dir: Path) -> tuple[MountFolder, Record]:
-    """The mount of ours at ``directory``: what ``unmount`` would end.
-
-    Raises:
-        NotMounted: there is none.
-    """
-    wanted = str(directory.resolve())
-    for folder in folders(state_dir):
-        record = folder.read()
-        if record is not None and record.directory == wanted and not record.private:
-            return folder, record
-    raise NotMounted(f"{directory}: nothing is mounted there by envbuilder (state directory {state_dir})")
-
-
-def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
-    """End the mount at ``directory``; its writable layer is thrown away.
-
-    force: although it is in use; its users get errors.
-
-    Raises:
-        NotMounted: it is not one of ours. StillBusy: it is in use.
-    """
-    folder, record = find_mount(directory, state_dir)
-    if not folder.is_alive():
-        if not clear(folder, record, force=force):
-            raise kernel.StillBusy(f"unmount of {directory}: it is in use")
-        return
-    if not force:
-        kernel.unmount(Path(record.directory))
-    _end_process(record.supervisor, folder)
-
-
-def _end_process(pid: int, folder: MountFolder) -> None:
-    """Ask a supervisor to end and wait until it has cleared away."""
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            if folder.is_alive():
-                signal.pidfd_send_signal(handle, signal.SIGTERM)
-            poll = select.poll()
-            poll.register(handle, select.POLLIN)
-            if not poll.poll(_END_S * 1000):
-                raise MountFailed(f"supervisor {pid} does not end", hint=f"Read {folder.log}, then kill it.")
-        finally:
-            os.close(handle)
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A mount that a supervisor of ours has made."""
@@ -228,8 +186,15 @@ class _Asked:
         """Let the supervisor clear away, and wait for it."""
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
+            self.channel.settimeout(END_S)
+            # Keeper and supervisor have the other end: whoever of them lives clears away, and then it closes.
+            while self.channel.recv(END_SIZE):
+                pass
         _wait(self.process)
         self.channel.close()
+        folder = self.mounted.folder
+        if (record := folder.read()) and not folder.is_alive():
+            clear(folder, record, force=True)
 
     def let_go(self) -> None:
         """Leave it to itself."""
@@ -275,7 +240,7 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
     # Started first: it imports while we look at the image.
     ours, theirs = socket.socketpair()
     with theirs:
-        process = proc.spawn(_supervisor_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
+        process = proc.spawn(_keeper_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
     try:
         id_ = secrets.token_hex(6)
         folder = MountFolder(settings.state_dir, id_)
@@ -289,7 +254,6 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
                     id=id_,
                     directory=request.directory,
                     how=event["how"],
-                    supervisor=event["pid"],
                     folder=folder,
                     traced=request.serving is not None and request.serving.trace is not None,
                 )
@@ -380,11 +344,10 @@ def _checked(directory: Path) -> Path:
     return found
 
 
-def _supervisor_argv(channel: int) -> list[str]:
+def _keeper_argv(channel: int) -> list[str]:
     """Isolated, but with our own import path: neither the working directory nor PYTHONPATH of root decides."""
     code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-        "from envbuilder.mount.supervisor import main; main()"
+        "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from envbuilder.mount.keeper import main; main()"
     )
     path = [entry for entry in sys.path if os.path.isabs(entry)]  # noqa: PTH117 - entries are strings
     return [sys.executable, "-I", "-c", code, str(channel), json.dumps(path)]
@@ -392,7 +355,8 @@ def _supervisor_argv(channel: int) -> list[str]:
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
     try:
-        process.wait(_END_S)
+        process.wait(END_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        # All of them, or one would start the others again; they are a session of their own.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()

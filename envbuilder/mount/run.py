@@ -1,6 +1,6 @@
 """Run a command in an image: mount it privately, start a container over it, clear everything away.
 
-The mounts live in a name space of the supervisor; the container runtime is started inside it. The
+The mounts live in a name space of their own; the container runtime is started inside it. The
 kernel takes them down with the last process, so nothing can stay mounted, whatever is killed.
 """
 
@@ -168,7 +168,7 @@ def run_image(
         def first_output() -> None:
             moments.append((time.monotonic() - begun_s, mounted.counters()))
 
-        container = Container(argv, pid_file, inside=mounted.supervisor)
+        container = Container(argv, pid_file, inside=mounted.keeper)
         status = container.run(first_output if options.measure else None, quiet=options.quiet)
         ended_s, at_end = time.monotonic() - begun_s, mounted.counters()
         if options.reads is not None:
@@ -198,8 +198,8 @@ def _edits(options: RunOptions) -> Edits:
 
 
 def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: Mounted) -> None:
-    # The supervisor's mounts are not in our name space; through its root they can be read.
-    seen = Path(f"/proc/{mounted.supervisor}/root") / mounted.directory.relative_to("/")
+    # The keeper's mounts are not in our name space; through its root they can be read.
+    seen = Path(f"/proc/{mounted.keeper}/root") / mounted.directory.relative_to("/")
     user = find_user(seen, options.user or image.config.user)
     process = ProcessOptions(
         command=options.command,

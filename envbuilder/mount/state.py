@@ -1,13 +1,13 @@
 """What is mounted, on disk, so that the next command can clear away what a crash left.
 
-    STATE/mounts/<id>/lock           flock held by the supervisor for as long as it lives
+    STATE/mounts/<id>/lock           flock held by keeper and supervisor for as long as one of them lives
     STATE/mounts/<id>/record.json    a Record
     STATE/mounts/<id>/counters       see counters.py
     STATE/mounts/<id>/worker         pid and start time of the worker
     STATE/mounts/<id>/{blobs,lower,rootfs}/   mount points
     STATE/logs/<id>.log              what supervisor and worker had to say
 
-A lock that can be taken means that the supervisor is dead: no process id to guess about.
+A lock that can be taken means that both are dead: no process id to guess about.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Record:
     """One mount: where it is, of what, and what must go when it ends.
 
     points: mount points, in the order in which they are unmounted. scratch: removed at the end, or "".
-    how: "erofs", "loop" or "unpacked", and whether "direct" (all blobs complete) or "lazy".
+    how: as ``Mounted.how``; "" until it is mounted. keeper: whose name space it is in.
     layers: digests (hex) of the blobs that it reads. origin: where they come from.
     """
 
@@ -59,6 +59,7 @@ class Record:
     writable: bool
     private: bool
     detached: bool
+    keeper: int
     supervisor: int
     points: tuple[str, ...]
     scratch: str = ""
@@ -69,7 +70,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MountStatus:
-    """A mount and what it has done; ``alive`` is whether its supervisor lives."""
+    """A mount and what it has done; ``alive`` is whether its keeper or supervisor lives."""
 
     record: Record
     counters: Snapshot
@@ -140,6 +141,20 @@ class MountFolder:
         temporary.write_text(f"{pid} {start_time(pid)}")
         temporary.replace(self.worker)
 
+    def worker_process(self) -> tuple[int, int]:
+        """Process id and start time of the worker; 0 and 0 when there is none."""
+        with suppress(OSError, ValueError):
+            pid, started = self.worker.read_text().split()
+            return int(pid), int(started)
+        return 0, 0
+
+    def last_words(self) -> str:
+        """The last line of the log."""
+        try:
+            return self.log.read_text(errors="replace").strip().rpartition("\n")[2]
+        except OSError:
+            return ""
+
     def read(self) -> Record | None:
         """The record; None when there is none (it died before it mounted anything)."""
         try:
@@ -149,7 +164,7 @@ class MountFolder:
             return None
 
     def is_alive(self) -> bool:
-        """Whether the supervisor holds its lock."""
+        """Whether a keeper or supervisor holds its lock."""
         try:
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -196,7 +211,7 @@ def in_use(state_dir: Path) -> frozenset[str]:
 
 
 def reap(state_dir: Path) -> tuple[Record, ...]:
-    """Clear away mounts whose supervisor is dead; what they were. In use and still served: left alone."""
+    """Clear away mounts that nobody keeps any more; what they were. In use and still served: left alone."""
     reaped = []
     for folder in folders(state_dir):
         if folder.is_alive():
@@ -233,19 +248,11 @@ def clear(folder: MountFolder, record: Record, *, force: bool) -> bool:
                     pass
         except kernel.StillBusy:
             return False
-    kill_process(_process(folder.worker))
+    kill_process(folder.worker_process())
     if record.scratch:
         shutil.rmtree(record.scratch, ignore_errors=True)
     folder.remove()
     return True
-
-
-def _process(file: Path) -> tuple[int, int]:
-    """Process id and start time in ``file``."""
-    with suppress(OSError, ValueError):
-        pid, started = file.read_text().split()
-        return int(pid), int(started)
-    return 0, 0
 
 
 def start_time(pid: int) -> int:

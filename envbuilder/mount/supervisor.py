@@ -1,12 +1,12 @@
-"""The supervisor: mounts, watches, unmounts. ``python -m envbuilder.mount.supervisor FD``.
+"""The supervisor: mounts, watches, unmounts.
 
 One process for each mount. It holds the /dev/fuse descriptor and never parses network data; a
 worker that dies is replaced and the kernel resends what it had not answered, so readers only wait.
 It ends, and leaves nothing behind, when its mount is unmounted, when it gets SIGTERM, and, unless
 the mount is to stay, when the process that asked for it is gone, however that died.
 
-It is started early, imports while the other process still looks at the image, and stays
-single-threaded, so that it can fork.
+When it is killed itself, its keeper (keeper.py) starts another, which goes on with what is mounted.
+It is single-threaded, so that it can fork.
 """
 
 from __future__ import annotations
@@ -16,29 +16,25 @@ import logging
 import os
 import select
 import shutil
-import signal
 import socket
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from envbuilder.errors import EnvbuilderError, HostError
-from envbuilder.mount import worker
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch.stream import is_usable
 from envbuilder.mount.host import fuse, kernel, loop
-from envbuilder.mount.host.daemon import end_signals, log_to
+from envbuilder.mount.host.daemon import END_SIGNALS, signals
 from envbuilder.mount.host.writable import mount_writable
-from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, receive_request, send_error, send_event
-from envbuilder.mount.state import MountFolder, Record, kill_inside, kill_process, source_name, start_time
+from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, send_error, send_event
+from envbuilder.mount.state import MountFolder, Record, kill_inside, source_name
+from envbuilder.mount.workers import Workers, give_up
 
 _log = logging.getLogger(__name__)
 
-#: A worker that dies this often within this many seconds is not started again: then readers get EIO.
-_RESTARTS, _RESTART_WINDOW_S = 8, 60.0
 #: Seconds between looks at whether the mount is still there when nothing is heard of it.
 _POLL_S = 30.0
 #: What kernels before 6.12 say to a regular file as EROFS source, and those where backing files may not be stacked.
@@ -51,49 +47,96 @@ class NoFuse(HostError):
     hint = "Load the fuse module (modprobe fuse), or set mount.mode to unpack."
 
 
-class WorkerFailed(HostError):
-    """The worker ended with an error while everything was being fetched."""
+class SupervisorFailed(HostError):
+    """A mount did not come about because a process of it was killed."""
 
-    hint = "Read the log named in the message."
+    hint = "Start it again; if it was killed for memory, free some."
 
 
-class _Supervisor:
-    def __init__(self, channel: socket.socket, request: MountRequest) -> None:
-        self._channel, self._request = channel, request
+class Kept:
+    """What a supervisor has from its keeper, and tells it.
+
+    lock: descriptor of the folder's lock. keeper: its process id. link: to it.
+    """
+
+    #: What is told beside the process ids of workers.
+    READY = b"ready"
+
+    def __init__(self, channel: socket.socket, link: socket.socket, lock: int, keeper: int) -> None:
+        self.channel, self.lock, self.keeper, self._link = channel, lock, keeper, link
+
+    def worker(self, pid: int) -> None:
+        """Until we are ready, a mount that waits for a dead worker waits for ever: the keeper ends it. 0: no more."""
+        with suppress(OSError):  # it is gone
+            self._link.send(b"%d" % pid)
+
+    def ready(self, device: int) -> None:
+        """It is mounted; ``device``: the open /dev/fuse behind it, or -1."""
+        with suppress(OSError):
+            socket.send_fds(self._link, [self.READY], [device] if device >= 0 else [])
+
+    def fileno(self) -> int:
+        """Readable when the keeper is gone."""
+        return self._link.fileno()
+
+    def let_go(self) -> None:
+        """In a worker: what the supervisor has must end with it."""
+        self.channel.close()
+        self._link.close()
+        os.close(self.lock)
+
+
+class Supervisor:
+    """``run`` is its life. device: an open /dev/fuse that a supervisor before it has mounted, or -1."""
+
+    def __init__(self, request: MountRequest, kept: Kept, device: int = -1) -> None:
+        self._request, self._kept, self.device = request, kept, device
         self._folder = MountFolder(request.state_dir, request.id)
         self._points: list[Path] = []  # mounted, newest first
-        self._fuse = -1
-        self._worker, self._worker_handle = 0, -1
-        self._deaths: list[float] = []
+        self._workers = Workers(request.serving, self._folder, kept.let_go) if request.serving else None
         self._stores: list[int] = []
-        self._lock = -1
-        self._flusher = 0
-        self._streamer, self._coming = 0, -1
         self._tree: Path | None = None  # whose files are served, where EROFS is not to be had
         self._how = "unpacked"
 
-    def run(self) -> None:
-        """The life of a mount."""
-        try:
-            self._lock = self._folder.create()
-        except EnvbuilderError as error:
-            send_error(self._channel, error)
-            return
-        log_to(self._folder.log)
-        wakeup = end_signals()
-        try:
+    def mount(self) -> bool:
+        """Mount, and say so; watch until it ends. False when the keeper is gone, and all is left as it is."""
+        with signals(*END_SIGNALS) as wakeup:
             try:
                 self._mount()
             except (EnvbuilderError, OSError) as error:
                 _log.warning("not mounted: %s", error)
-                send_error(self._channel, error)
-                return
-            send_event(self._channel, "ready", pid=os.getpid(), how=self._how, id=self._request.id)
-            self._watch(wakeup)
-        finally:
-            self._clear()
-            os.close(self._lock)
-            send_event(self._channel, "ended")
+                send_error(self._kept.channel, error)
+                self._clear()
+                return True
+            except BaseException:
+                self._clear()
+                raise
+            self._ready()
+            return self._watch(wakeup)
+
+    def resume(self, *, why_not: str = "") -> bool:
+        """Go on with what a supervisor before us has mounted. ``why_not``: clear it away, as it cannot be used."""
+        with signals(*END_SIGNALS) as wakeup:
+            record = self._folder.read()
+            if record is None:
+                why_not = why_not or "its record is lost"
+            else:
+                self._points = [Path(point) for point in record.points]
+                self._how = record.how
+            if self._workers is not None and self._workers.adopt():
+                _log.info("worker %d goes on", self._workers.pid)
+            if why_not or record is None:
+                send_error(self._kept.channel, SupervisorFailed(f"{self._request.image}: {why_not}"))
+                self._clear()
+                return True
+            serving = self._request.serving
+            if serving is not None:
+                self._hold(ChunkStore(serving.store), serving)
+                self._tree = self._request.metadata if record.how.startswith("fuse") else None
+                if self.device >= 0 and self._workers is not None and self._workers.handle < 0:
+                    self._start_worker_again(self._workers)
+            self._ready()
+            return self._watch(wakeup)
 
     # Mounting.
 
@@ -106,11 +149,9 @@ class _Supervisor:
             self._record(lower)
         except OSError as error:
             raise self._folder.unusable(error) from error
-        if request.private:
-            kernel.private_mounts()
-        if request.metadata is not None and request.serving is not None:
+        if request.metadata is not None and request.serving is not None and self._workers is not None:
             try:
-                self._mount_erofs(request.metadata, request.serving, lower)
+                self._mount_erofs(request.metadata, request.serving, self._workers, lower)
             except (kernel.MountRefused, loop.NoLoopDevice, NoFuse) as error:
                 raise NoLazyMount(str(error), hint=error.hint) from error
         elif request.tree is not None and request.scratch is None:
@@ -132,10 +173,11 @@ class _Supervisor:
                 id=request.id,
                 directory=str(request.directory),
                 image=request.image,
-                how=request.mode if request.metadata else "unpacked",
+                how="",
                 writable=request.scratch is not None,
                 private=request.private,
                 detached=request.detached,
+                keeper=self._kept.keeper,
                 supervisor=os.getpid(),
                 points=tuple(dict.fromkeys(str(point) for point in points)),
                 scratch=str(request.scratch or ""),
@@ -145,11 +187,20 @@ class _Supervisor:
             )
         )
 
-    def _mount_erofs(self, metadata: Path, serving: Serving, target: Path) -> None:
+    def _ready(self) -> None:
+        """Say who we are and that it is mounted: on disk, to the keeper, and to the process that asked."""
+        record = self._folder.read()
+        if record is not None:
+            with suppress(OSError):  # a full disk: who looks for us finds the supervisor before us
+                self._folder.write(replace(record, how=self._how, keeper=self._kept.keeper, supervisor=os.getpid()))
+        self._kept.ready(self.device)
+        send_event(self._kept.channel, "ready", how=self._how, id=self._request.id)
+
+    def _mount_erofs(self, metadata: Path, serving: Serving, workers: Workers, target: Path) -> None:
         store = ChunkStore(serving.store)
         self._hold(store, serving)
         if serving.fetch_all and not self._complete(store, serving):
-            self._fetch_all(serving)
+            workers.fetch_all(lambda done, total: send_event(self._kept.channel, "progress", done=done, total=total))
             self._hold(store, serving)
         devices = []
         for number, device in enumerate(serving.devices):
@@ -160,12 +211,12 @@ class _Supervisor:
                 devices.append(self._folder.path / "blobs" / str(number))
         lazy = serving.record or not self._complete(store, serving)
         if self._request.mode == "fuse":
-            self._mount_tree(metadata, serving, target)
+            self._mount_tree(metadata, serving, workers, target)
             return
         if lazy:
-            self._start_fuse(serving)
+            self._start_fuse(serving, workers)
         else:
-            self._flusher = self._fork(lambda: worker.flush(serving, self._folder))
+            workers.start_flusher()
         known = kernel.read_ahead_names()
         try:
             how = self._mount_somehow(metadata, devices, target)
@@ -173,8 +224,8 @@ class _Supervisor:
             if self._request.mode != "auto":
                 raise
             _log.info("%s: serving file by file", error)
-            self._end_fuse()
-            self._mount_tree(metadata, serving, target)
+            self._end_fuse(workers)
+            self._mount_tree(metadata, serving, workers, target)
             return
         if self._request.read_ahead and lazy:
             kernel.set_read_ahead(kernel.read_ahead_names() - known, self._request.read_ahead)
@@ -200,196 +251,113 @@ class _Supervisor:
                 if self._request.mode == "erofs" or error.errno not in _NO_FILES:
                     raise
                 _log.info("%s: trying loop devices", error)
-        self._mount_loop(metadata, devices, target)
+        loop.mount(metadata, devices, target)
         return "loop"
 
     def _complete(self, store: ChunkStore, serving: Serving) -> bool:
         return all(store.is_complete(device.stored_as, device.size) for device in serving.devices)
 
-    def _mount_tree(self, metadata: Path, serving: Serving, target: Path) -> None:
+    def _mount_tree(self, metadata: Path, serving: Serving, workers: Workers, target: Path) -> None:
         """Show the image file by file, for a kernel that does not mount EROFS for us (treefs.py)."""
         self._tree = metadata
-        self._start_fuse(serving, target)
+        self._start_fuse(serving, workers, target)
         self._how = "fuse lazy"
 
-    def _end_fuse(self) -> None:
-        """Take back the mount of the devices and its worker."""
-        if self._fuse < 0:
-            return
-        kernel.unmount(self._points.pop(0), force=True)
-        os.close(self._fuse)
-        self._fuse = -1
-        self._end_worker()
-        self._worker, self._worker_handle = 0, -1
-
-    def _start_fuse(self, serving: Serving, at: Path | None = None) -> None:
+    def _start_fuse(self, serving: Serving, workers: Workers, at: Path | None = None) -> None:
         """Mount the file system that a worker serves: of the devices, or at ``at`` that of the tree."""
         blobs = at or self._folder.path / "blobs"
-        if is_usable(serving) and not self._streamer:
-            self._start_streamer(serving)
+        if is_usable(serving):
+            workers.start_streamer()
         try:
-            self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+            self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise NoFuse(f"/dev/fuse: {error.strerror}") from error
-        kernel.mount_fuse(self._fuse, blobs, name=source_name(self._request.id))
+        kernel.mount_fuse(self.device, blobs, name=source_name(self._request.id))
         self._points.insert(0, blobs)
-        self._start_worker(serving)
+        workers.start(self.device, self._tree)
+        self._kept.worker(workers.pid)
 
-    def _mount_loop(self, metadata: Path, devices: list[Path], target: Path) -> None:
-        opened = []
-        try:
-            for file in [metadata, *devices]:
-                opened.append(loop.attach(file))
-            kernel.mount_erofs(opened[0][0], [device for device, _ in opened[1:]], target)
-        finally:
-            for _, descriptor in opened:
-                os.close(descriptor)  # the mount holds them now; without it they free themselves
-
-    # Workers.
-
-    def _fork(self, body: Callable[[], None]) -> int:
-        """The process id of a new process that runs ``body``."""
-        pid = os.fork()
-        if pid == 0:
-            self._leave_parent()
-            worker.main(body)
-        return pid
-
-    def _start_streamer(self, serving: Serving) -> None:
-        """Started first: what the command will read is on its way while the rest is mounted."""
-        self._coming, writer = os.pipe()
-        self._streamer = self._fork(lambda: worker.bring(serving, self._folder.counters, writer))
-        # Nobody else may hold that end: the worker learns of the streamer's end by it.
-        os.close(writer)
-
-    def _start_worker(self, serving: Serving) -> None:
-        pid = self._fork(lambda: worker.serve(self._fuse, serving, self._folder, self._coming, self._tree))
-        self._worker, self._worker_handle = pid, os.pidfd_open(pid)
-        self._folder.write_worker(pid)
-
-    def _leave_parent(self) -> None:
-        """In a new worker: let go of what is the supervisor's, so that its end is seen as its end."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        self._channel.close()
-        os.close(self._lock)
-
-    def _fetch_all(self, serving: Serving) -> None:
-        """Everything into the store, by a worker, before anything is mounted."""
-        reader, writer = os.pipe()
-
-        def progress(done: int, total: int) -> None:
-            os.write(writer, f"{done} {total}\n".encode())
-
-        pid = self._fork(lambda: worker.fetch_all(serving, self._folder, progress))
-        os.close(writer)
-        last = 0.0
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                done, total = line.split()
-                if time.monotonic() - last > 0.1:
-                    last = time.monotonic()
-                    if not send_event(self._channel, "progress", done=int(done), total=int(total)):
-                        os.kill(pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if status != 0:
-            tail = self._folder.log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise WorkerFailed(f"{serving.image}: not all of it could be fetched: {tail} (log: {self._folder.log})")
-
-    def _replace_worker(self) -> bool:
-        """Start a worker in place of a dead one; False when that is hopeless or no longer wanted."""
-        pid, status = os.waitpid(self._worker, 0)
-        os.close(self._worker_handle)
-        self._worker, self._worker_handle = 0, -1
-        if status == 0:
-            return False  # it saw the file system go
-        now = time.monotonic()
-        self._deaths = [death for death in self._deaths if now - death < _RESTART_WINDOW_S] + [now]
-        _log.error("worker %d died: %s", pid, os.waitstatus_to_exitcode(status))
-        if len(self._deaths) > _RESTARTS or self._request.serving is None:
-            _log.error("it died %d times in a minute: reads fail from now on", len(self._deaths))
-            os.close(self._fuse)
-            self._fuse = -1
-            return False
-        Counters(self._folder.counters).add("restarts")
-        self._start_worker(self._request.serving)
-        try:
-            fuse.resend(self._fuse)
-        except OSError as error:
-            _log.warning("reads that the dead worker had taken stay unanswered (Linux 6.9 resends them): %s", error)
-        return True
+    def _end_fuse(self, workers: Workers) -> None:
+        """Take back the mount of the devices and its worker."""
+        if self.device < 0:
+            return
+        self._kept.worker(0)
+        kernel.unmount(self._points.pop(0), force=True)
+        os.close(self.device)
+        self.device = -1
+        workers.end()
 
     # Watching and clearing away.
 
-    def _watch(self, wakeup: int) -> None:
+    def _watch(self, wakeup: int) -> bool:
+        """Until the mount ends; False when the keeper has ended before, and all is left as it is."""
         mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         os.read(mounts, 1)  # the kernel tells of changes from the first read on
         poll = select.poll()
         poll.register(mounts, select.POLLERR | select.POLLPRI)
         poll.register(wakeup, select.POLLIN)
+        poll.register(self._kept, select.POLLIN)
         if not self._request.detached:
-            poll.register(self._channel, select.POLLIN | select.POLLHUP)
+            poll.register(self._kept.channel, select.POLLIN)
         try:
             # Looked at first: it may be unmounted before we watch. Then after every change, told or not.
             while any(point.directory == self._request.directory for point in kernel.mount_points()):
-                if self._worker_handle >= 0:
-                    poll.register(self._worker_handle, select.POLLIN)
-                for descriptor, _ in poll.poll(_POLL_S * 1000):
-                    if descriptor == self._worker_handle:
-                        poll.unregister(descriptor)
-                        self._replace_worker()
-                    elif descriptor == mounts:
-                        os.lseek(mounts, 0, os.SEEK_SET)
-                        os.read(mounts, 1)
-                    else:
-                        return  # SIGTERM, or the process that asked is gone
+                worker = self._workers.handle if self._workers else -1
+                if worker >= 0:
+                    poll.register(worker, select.POLLIN)
+                heard = [descriptor for descriptor, _ in poll.poll(_POLL_S * 1000)]
+                if worker in heard and self._workers is not None:
+                    poll.unregister(worker)
+                    self._replace_worker(self._workers)
+                if mounts in heard:
+                    os.lseek(mounts, 0, os.SEEK_SET)
+                    os.read(mounts, 1)
+                if wakeup in heard or self._kept.channel.fileno() in heard:
+                    break  # SIGTERM, or the process that asked is gone
+                if self._kept.fileno() in heard:
+                    self._leave()
+                    return False
         finally:
             os.close(mounts)
+        self._clear()
+        return True
+
+    def _replace_worker(self, workers: Workers) -> None:
+        """Start a worker in place of a dead one, unless that is hopeless or no longer wanted."""
+        if workers.lost():
+            self._start_worker_again(workers)
+        elif workers.is_hopeless:
+            give_up(source_name(self._request.id))
+
+    def _start_worker_again(self, workers: Workers) -> None:
+        Counters(self._folder.counters).add("restarts")
+        workers.start(self.device, self._tree)
+        try:
+            fuse.resend(self.device)
+        except OSError as error:
+            _log.warning("reads that the dead worker had taken stay unanswered (Linux 6.9 resends them): %s", error)
+
+    def _leave(self) -> None:
+        """Everything goes on without us; what keeps the image from being evicted stays with this process."""
+        if self._workers is not None:
+            self._workers.let_go()
 
     def _clear(self) -> None:
+        workers = self._workers
         if self._request.private:
-            kill_inside(self._request.id, spare=(os.getpid(), self._worker, self._flusher, self._streamer))
+            spare = (os.getpid(), self._kept.keeper, *(workers.pids if workers else ()))
+            kill_inside(self._request.id, spare=spare)
         for point in self._points:
             with suppress(EnvbuilderError):
                 kernel.unmount(point, force=True)
-        if self._fuse >= 0:
-            os.close(self._fuse)
-        if self._worker:
-            self._end_worker()
-        for helper in filter(None, (self._flusher, self._streamer)):
-            os.kill(helper, signal.SIGKILL)
-            os.waitpid(helper, 0)
+        if self.device >= 0:
+            os.close(self.device)
+        if workers is not None:
+            workers.end()
+            workers.end_helpers()
         for held in self._stores:
             os.close(held)
         if self._request.scratch is not None:
             shutil.rmtree(self._request.scratch, ignore_errors=True)
         self._folder.remove()
-
-    def _end_worker(self) -> None:
-        """It ends by itself, having flushed the store; if not, at once."""
-        poll = select.poll()
-        poll.register(self._worker_handle, select.POLLIN)
-        if not poll.poll(5000):
-            kill_process((self._worker, start_time(self._worker)))
-        with suppress(ChildProcessError):
-            os.waitpid(self._worker, 0)
-        os.close(self._worker_handle)
-
-
-def main() -> None:
-    """Take a request from the descriptor in the first argument and live as long as its mount."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    request = receive_request(channel)
-    if request is None:
-        return
-    try:
-        _Supervisor(channel, request).run()
-    except Exception as error:
-        _log.exception("the supervisor ended")
-        send_error(channel, error)
-        raise
-
-
-if __name__ == "__main__":
-    main()
+        send_event(self._kept.channel, "ended")

@@ -43,8 +43,6 @@ _READERS = 2
 _FLUSH_QUIET_S = 5.0
 #: Processes of a full pull: four unpack some GB a second, more than links and disks give.
 _MAX_PULLERS = min(4, SLOTS - PULLER)
-#: The worker outlives the out-of-memory killer's first choice: without it the job reads EIO.
-_OOM_SCORE = "-500"
 
 
 def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree: Path | None = None) -> None:
@@ -127,8 +125,7 @@ def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, in
 
 
 def _fetch_share(serving: Serving, counters_file: Path, share: Share) -> None:
-    """What one helper of a full pull does; it ends with its parent, who does what is left if this fails."""
-    end_with_parent()
+    """What one helper of a full pull does; its parent does what is left if this fails."""
     fetcher = _fetcher(serving, counters_file, PULLER + share[0], share[1])
     fetcher.start(open_source(serving))
     fetcher.fetch_all(lambda _done, _total: None, share=share, helped=lambda: True)
@@ -146,9 +143,9 @@ def _fetcher(serving: Serving, counters_file: Path, slot: int, processes: int) -
 
 
 def _fork(body: Callable[[], None]) -> int:
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
-        main(body)
+        main(body, parent=parent)
     return pid
 
 
@@ -158,8 +155,7 @@ def _alive(helpers: list[int]) -> bool:
 
 
 def bring(serving: Serving, counters_file: Path, progress: int) -> None:
-    """Bring the hot bundle of ``serving``; as the whole of a process, which ends with the supervisor."""
-    end_with_parent()
+    """Bring the hot bundle of ``serving``; as the whole of a process."""
     stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress)
 
 
@@ -180,14 +176,12 @@ def open_source(serving: Serving) -> RangeTarget:
     return source
 
 
-def main(body: Callable[[], None]) -> None:
-    """Run ``body`` as the whole of a forked process; never returns."""
+def main(body: Callable[[], None], *, parent: int = 0) -> None:
+    """Run ``body`` as the whole of a forked process, which ends with its ``parent`` if that is named; never returns."""
     status = 1
     try:
-        try:
-            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-        except OSError as error:
-            _log.debug("oom_score_adj: %s", error)
+        if parent:
+            end_with_parent(parent)
         body()
         status = 0
     except EnvbuilderError as error:

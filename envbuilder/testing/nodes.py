@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -10,6 +12,7 @@ from random import Random
 from envbuilder.image.inspect import OpenImage, open_image
 from envbuilder.layer.tree import directory, file, symlink
 from envbuilder.mount.mount import MountSettings
+from envbuilder.mount.state import MountFolder
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.layers import layer_of, push_image
@@ -69,7 +72,7 @@ class Node:
             log = str(Path(f"/proc/{pid}/fd/2").readlink())
         except OSError:
             return False
-        return "mount.supervisor" in words and str(self.settings.state_dir) in log
+        return "mount.keeper" in words and str(self.settings.state_dir) in log
 
 
 def make_node(layout: Path, folder: Path) -> Node:
@@ -78,3 +81,19 @@ def make_node(layout: Path, folder: Path) -> Node:
     image = open_image(source, source.lookup(_TAG), Platform("x86_64"))
     settings = MountSettings(state_dir=folder / "state", cache_dir=folder / "cache", wait_limit_s=20.0)
     return Node(image, source, settings, folder)
+
+
+def process_of(folder: MountFolder, who: str) -> int:
+    """The id of the ``keeper``, ``supervisor`` or ``worker`` of a mount; 0 when there is none."""
+    if who == "worker":
+        return folder.worker_process()[0]
+    record = folder.read()
+    return int(getattr(record, who)) if record else 0
+
+
+def kill_at_once(pids: Iterable[int]) -> None:
+    """SIGKILL them all before one of them can do anything about it."""
+    found = [pid for pid in pids if pid > 1]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            os.kill(pid, number)

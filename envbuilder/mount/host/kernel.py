@@ -259,6 +259,20 @@ def unmount(target: Path, *, force: bool = False) -> bool:
     raise MountRefused("unmount", target, number)
 
 
+def abort_fuse(target: Path) -> None:
+    """Let the FUSE file system at ``target`` fail every request from now on; it stays mounted.
+
+    Raises:
+        OSError: it is gone.
+    """
+    # Held, so that it is busy: MNT_FORCE aborts the connection of what it cannot unmount, too (umount(2)).
+    held = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW | _MNT_FORCE)
+    finally:
+        os.close(held)
+
+
 def mount_points(below: Path | None = None) -> tuple[MountPoint, ...]:
     """What is mounted in this name space, oldest first; with ``below``, at that directory or in it."""
     return tuple(
@@ -336,9 +350,11 @@ def enter_mounts(namespace: int) -> None:
     _check(_libc.setns(namespace, _CLONE_NEWNS), "entering a mount name space", Path("/"))
 
 
-def end_with_parent() -> None:
-    """Let the kernel kill this process when the one that forked it ends (prctl(2), PR_SET_PDEATHSIG)."""
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when ``parent``, who forked it, ends (prctl(2), PR_SET_PDEATHSIG)."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_thread(function: Callable[[], _T]) -> _T:

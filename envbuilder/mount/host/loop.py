@@ -6,9 +6,11 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from envbuilder.errors import HostError
+from envbuilder.mount.host import kernel
 
 # linux/loop.h; LOOP_CONFIGURE is in Linux from 5.8 on.
 _CTL_GET_FREE, _CONFIGURE, _CLR_FD = 0x4C82, 0x4C0A, 0x4C01
@@ -23,6 +25,22 @@ class NoLoopDevice(HostError):
     """No loop device could be had."""
 
     hint = "Load the loop module (modprobe loop) or free a loop device (losetup -D)."
+
+
+def mount(metadata: Path, devices: Sequence[Path], target: Path) -> None:
+    """As ``kernel.mount_erofs``, from loop devices over the same files.
+
+    Raises:
+        NoLoopDevice, MountRefused.
+    """
+    opened = []
+    try:
+        for file in [metadata, *devices]:
+            opened.append(attach(file))
+        kernel.mount_erofs(opened[0][0], [device for device, _ in opened[1:]], target)
+    finally:
+        for _, descriptor in opened:
+            os.close(descriptor)  # the mount holds them now; without it they free themselves
 
 
 def attach(file: Path) -> tuple[Path, int]:

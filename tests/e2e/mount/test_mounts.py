@@ -13,8 +13,9 @@ import pytest
 from envbuilder.layer.frames import CHUNK_SIZE
 from envbuilder.mount.host.kernel import StillBusy
 from envbuilder.mount.host.probe import chosen_mode, probe
-from envbuilder.mount.mount import BadMountPoint, NotMounted, mount, open_mount, unmount
+from envbuilder.mount.mount import BadMountPoint, mount, open_mount
 from envbuilder.mount.state import reap, statuses
+from envbuilder.mount.unmount import NotMounted, unmount
 from envbuilder.testing.nodes import BIG
 
 MODES = ["erofs", "loop", "fuse", "unpack"]
@@ -157,11 +158,11 @@ def test_a_mount_in_use_is_not_unmounted_unless_forced(node):
     assert still == "small\n"
 
 
-def test_umount_by_hand_ends_the_supervisor(node, require_tool):
+def test_umount_by_hand_ends_the_processes(node, require_tool):
     directory = node.folder / "here"
     directory.mkdir()
     mounted = mount(node.image, node.source, node.settings, directory)
-    handle = os.pidfd_open(mounted.supervisor)
+    handle = os.pidfd_open(mounted.keeper)
     subprocess.run([require_tool("umount"), directory], check=True)
     import select
 

@@ -14,7 +14,7 @@ import pytest
 from envbuilder.errors import EnvbuilderError
 from envbuilder.mount.mount import Mounted, mount, open_mount
 from envbuilder.mount.state import reap, statuses
-from envbuilder.testing.nodes import BIG, Node
+from envbuilder.testing.nodes import BIG, Node, kill_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -151,12 +151,18 @@ def test_the_mount_goes_when_its_supervisor_is_told_to_end(node):
     until(lambda: not node.leftovers())
 
 
-def test_what_a_killed_supervisor_left_goes_with_the_next_command(node):
+def kept_by_nobody(node, *, writable=False):
+    """A mount in ``node.folder / "here"`` whose keeper and supervisor were killed."""
     directory = node.folder / "here"
     directory.mkdir()
-    mounted = mount(node.image, node.source, node.settings, directory, writable=True)
-    os.kill(mounted.supervisor, signal.SIGKILL)
+    mounted = mount(node.image, node.source, node.settings, directory, writable=writable)
+    kill_at_once([mounted.keeper, mounted.supervisor])
     until(lambda: not mounted.folder.is_alive())
+    return directory
+
+
+def test_a_mount_that_nobody_keeps_is_served_and_goes_with_the_next_command(node):
+    directory = kept_by_nobody(node, writable=True)
     still_served = (directory / "data/big").read_bytes()
     [status] = statuses(node.settings.state_dir)
     reaped = reap(node.settings.state_dir)
@@ -167,12 +173,8 @@ def test_what_a_killed_supervisor_left_goes_with_the_next_command(node):
     assert node.leftovers() == []
 
 
-def test_a_mount_in_use_whose_supervisor_was_killed_is_left_to_its_users(node):
-    directory = node.folder / "here"
-    directory.mkdir()
-    mounted = mount(node.image, node.source, node.settings, directory)
-    os.kill(mounted.supervisor, signal.SIGKILL)
-    until(lambda: not mounted.folder.is_alive())
+def test_a_mount_in_use_that_nobody_keeps_is_left_to_its_users(node):
+    directory = kept_by_nobody(node)
     with open(directory / "data/second", "rb") as file:
         reaped = reap(node.settings.state_dir)
         data = file.read()
@@ -180,19 +182,6 @@ def test_a_mount_in_use_whose_supervisor_was_killed_is_left_to_its_users(node):
     assert reaped == ()
     assert data == BIG[::-1]
     assert len(reap(node.settings.state_dir)) == 1
-
-
-def test_supervisor_and_worker_killed_at_once_leave_errors_and_then_nothing(node):
-    directory = node.folder / "here"
-    directory.mkdir()
-    mounted = mount(node.image, node.source, node.settings, directory)
-    os.kill(mounted.supervisor, signal.SIGSTOP)  # it must not replace the worker first
-    os.kill(worker_of(mounted), signal.SIGKILL)
-    os.kill(mounted.supervisor, signal.SIGKILL)
-    until(lambda: not mounted.folder.is_alive())
-    with pytest.raises(OSError, match=r"Input/output error|not connected"):
-        (directory / "data/big").read_bytes()
-    reap(node.settings.state_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -230,25 +219,21 @@ def test_a_run_goes_on_when_its_worker_is_killed(node, start):
     assert len(out.splitlines()) == 2
 
 
-def test_a_run_goes_on_when_its_supervisor_is_killed(node, start):
-    process = start("sh", "-c", "echo ready; sleep 0.5; cksum < /data/big")
-    process.stdout.readline()
-    [status] = statuses(node.settings.state_dir)
-    os.kill(status.record.supervisor, signal.SIGKILL)
-    out, _ = process.communicate(timeout=60)
-    reap(node.settings.state_dir)
-
-    assert process.returncode == 0
-    assert len(out.splitlines()) == 1
-
-
-def test_a_run_killed_together_with_its_supervisor_goes_with_the_next_command(node, start):
+def test_a_run_killed_together_with_its_supervisor_leaves_nothing(node, start):
     process = start("sh", "-c", "echo ready; sleep 600")
     process.stdout.readline()
     [status] = statuses(node.settings.state_dir)
-    os.kill(process.pid, signal.SIGSTOP)
-    os.kill(status.record.supervisor, signal.SIGKILL)
-    process.kill()
+    kill_at_once([process.pid, status.record.supervisor])
+    process.wait(20)
+
+    until(lambda: not node.leftovers())
+
+
+def test_a_run_killed_together_with_keeper_and_supervisor_goes_with_the_next_command(node, start):
+    process = start("sh", "-c", "echo ready; sleep 600")
+    process.stdout.readline()
+    [status] = statuses(node.settings.state_dir)
+    kill_at_once([process.pid, status.record.keeper, status.record.supervisor])
     process.wait(20)
     left = node.leftovers()
     reap(node.settings.state_dir)

@@ -1,7 +1,5 @@
 """The chunk store under mounts: full, evicted from, corrupted on disk, and two starts at once."""
 
-import os
-import signal
 import subprocess
 import threading
 import time
@@ -12,9 +10,10 @@ import pytest
 from envbuilder.mount.chunks.eviction import Quota, enforce, usage
 from envbuilder.mount.chunks.fsck import check_store
 from envbuilder.mount.chunks.store import ChunkStore
-from envbuilder.mount.mount import mount, open_mount, unmount
+from envbuilder.mount.mount import mount, open_mount
 from envbuilder.mount.state import in_use, reap
-from envbuilder.testing.nodes import BIG
+from envbuilder.mount.unmount import unmount
+from envbuilder.testing.nodes import BIG, kill_at_once
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +53,7 @@ def test_a_mount_whose_processes_were_all_killed_still_protects_its_layers(node)
     mounted = mount(node.image, node.source, node.settings, directory)
     (directory / "data/big").read_bytes()
     worker = int(mounted.folder.worker.read_text().split()[0])
-    os.kill(mounted.supervisor, signal.SIGSTOP)
-    os.kill(worker, signal.SIGKILL)
-    os.kill(mounted.supervisor, signal.SIGKILL)
+    kill_at_once([mounted.keeper, mounted.supervisor, worker])
     end = time.monotonic() + 10
     while mounted.folder.is_alive() or any(blob.in_use for blob in usage(store_of(node))):
         assert time.monotonic() < end, "killed processes stay"
