@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_PURPOSES = tuple(
+#: Verb, pattern of the path, words: every call that we make.
+PURPOSES = tuple(
     (method, re.compile(path), text)
     for method, path, text in (
         ("GET", r"/v2/$", "who may do what here"),
@@ -30,4 +31,4 @@ _PURPOSES = tuple(
 
 def purpose_of(method: str, url: str) -> str:
     """What ``method`` on ``url`` is for."""
-    return next((text for verb, path, text in _PURPOSES if verb == method and path.search(url)), "asked for")
+    return next((text for verb, path, text in PURPOSES if verb == method and path.search(url)), "asked for")

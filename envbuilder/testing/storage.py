@@ -48,6 +48,7 @@ def s3_storage(directory: Path) -> Iterator[tuple[dict[str, Any], Wire]]:
                 "regionendpoint": f"http://{wire.host}",
                 "bucket": _BUCKET,
                 "secure": False,
+                "forcepathstyle": True,  # distribution 3; 2.8 does so with any regionendpoint
                 "v4auth": True,
                 "rootdirectory": "/",
             }
