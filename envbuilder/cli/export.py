@@ -21,6 +21,10 @@ from envbuilder.spec.project import lineage
 from envbuilder.store.files import write_whole
 
 
+class NoFolder(SpecError):
+    """The file is to be written into a folder that is not there."""
+
+
 class NoParent(SpecError):
     """The difference to the parent was asked of an environment that extends none."""
 
@@ -49,6 +53,8 @@ def command(app: App, environment: str, kind: str, output: Path | None, platform
     text = _text(app, environment, locks, kind)
     if output is None:
         return Result(text.rstrip("\n"), {"name": environment, "format": kind, "text": text})
+    if not output.absolute().parent.is_dir():
+        raise NoFolder(f"{output}: there is no folder {output.parent}", hint=f"Make it first: mkdir -p {output.parent}")
     if not dry_run:
         write_whole(output.absolute().parent, output.absolute(), text.encode())
     value = {"name": environment, "format": kind, "file": str(output), "dry_run": dry_run}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 import click
 from packaging.utils import canonicalize_name
@@ -41,7 +42,7 @@ def command(app: App, environment: str, package: str, fetch: bool, platform: str
     name = canonicalize_name(package)
     version = {wheel.name: wheel.version for wheel in lock.wheels}.get(name)
     if version is None:
-        raise NotInLock(f"{environment}: has no Python package {name!r}")
+        raise NotInLock(f"{environment}: has no Python package {name!r}", hint=_hint(lock, name))
     specs = list(lineage(app.need_project(), environment))
     who, unread = requirers(app, lock, specs, fetch=fetch)
     found = chains(name, who)
@@ -55,6 +56,13 @@ def command(app: App, environment: str, package: str, fetch: bool, platform: str
     }
     lines = [_line(environment, chain) for chain in found]
     return Result("\n".join([f"{name} {version}", *(lines or ["  nothing that was read requires it"])]), value)
+
+
+def _hint(lock: Lock, name: str) -> str:
+    if name in {deb.name for deb in lock.debs}:
+        return f"{name} is one of its Debian packages: in the image, 'dpkg -S' and 'dpkg -l' tell more."
+    near = get_close_matches(name, [wheel.name for wheel in lock.wheels], n=3)
+    return f"Did you mean {' or '.join(near)}?" if near else f"See what it has: envbuilder export {lock.name}."
 
 
 def requirers(

@@ -9,7 +9,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder.lock.download import ArtifactGone, Http, fetch_page, headers_for, without_credentials
-from envbuilder.lock.settings import folder_of, is_folder
+from envbuilder.lock.settings import address_of, folder_of, is_folder, is_page
 from envbuilder.lock.simple import ACCEPT, parse_page
 from envbuilder.lock.tags import best_wheel, supported_tags
 from envbuilder.lock.uv import PythonTarget
@@ -41,12 +41,13 @@ class Builds:
     def _files(self, index: str, name: str) -> list[str]:
         if is_folder(index):
             return [file.name for file in folder_of(index).glob("*.whl") if _name(file.name) == name]
-        url = f"{without_credentials(index).rstrip('/')}/{name}/"
+        index, of_all = address_of(index), is_page(index)
+        url = without_credentials(index) if of_all else f"{without_credentials(index).rstrip('/')}/{name}/"
         try:
             page = fetch_page(self.http, url, {**headers_for(url, index), "Accept": ACCEPT})
         except ArtifactGone:
             return []
-        return list(parse_page(*page))
+        return [file for file in parse_page(*page) if not of_all or _name(file) == name]
 
 
 def _version(file: str) -> Version | None:

@@ -37,7 +37,7 @@ from envbuilder.lock.download import (
     without_credentials,
 )
 from envbuilder.lock.model import Artifact, Wheel
-from envbuilder.lock.settings import folder_of, is_folder
+from envbuilder.lock.settings import address_of, folder_of, is_folder, is_page
 from envbuilder.lock.simple import ACCEPT, IndexFile, parse_page
 from envbuilder.paths import entry_path, file_name
 
@@ -230,19 +230,20 @@ class ArtifactCache:
         name = file_name(wheel.file, source=f"lock: {wheel.name}")
         if is_folder(index):
             return str(folder_of(index) / name), {}
-        page = self._page(wheel.index, index, canonicalize_name(wheel.name))
+        page = self._page(wheel.index, index, "" if is_page(index) else canonicalize_name(wheel.name))
         found = page.get(name)
         if found is None:
             raise _gone(wheel, f"the index no longer has {name}")
         # What the page promises is not held against the lock: indexes err, and the bytes decide.
-        return found.url, headers_for(found.url, index)
+        return found.url, headers_for(found.url, address_of(index))
 
     def _page(self, role: str, index: str, project: str) -> dict[str, IndexFile]:
         # Two threads may both ask: the same page twice is cheaper than one waiting for all others.
         page = self._pages.get((role, project))
         if page is None:
-            url = f"{without_credentials(index).rstrip('/')}/{project}/"
-            data, content_type, final = fetch_page(self._http, url, {**headers_for(url, index), "Accept": ACCEPT})
+            root = address_of(index)
+            url = f"{without_credentials(root).rstrip('/')}/{project}/" if project else without_credentials(root)
+            data, content_type, final = fetch_page(self._http, url, {**headers_for(url, root), "Accept": ACCEPT})
             page = self._pages[role, project] = parse_page(data, content_type, final)
         return page
 

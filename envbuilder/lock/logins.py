@@ -1,6 +1,7 @@
-"""Credentials in netrc's format, which uv (``~/.netrc``) and apt (``auth.conf``) read: for downloads of our own.
+"""Credentials of uv (``~/.netrc``, ``uv auth login``) and of apt (``auth.conf``): for downloads of our own.
 
-Sources: netrc(5); apt_auth.conf(5), whose ``machine`` may have a scheme, a port and a path.
+Sources: netrc(5); apt_auth.conf(5), whose ``machine`` may have a scheme, a port and a path; uv's documentation, "HTTP
+credentials", and the file that uv 0.13.9 writes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from envbuilder.errors import SpecErrors
+from envbuilder.spec.toml import parse_toml
 
 #: Bytes read of one file.
 _MAX_SIZE = 1 << 20
@@ -77,6 +81,26 @@ def netrc_logins(environment: Mapping[str, str]) -> tuple[Login, ...]:
     home = environment.get("HOME", "")
     file = environment.get("NETRC") or (f"{home}/.netrc" if home else "")
     return parse_logins(_read(Path(file))) if file else ()
+
+
+def uv_logins(environment: Mapping[str, str]) -> tuple[Login, ...]:
+    """What ``uv auth login`` stored in plain text; what is no such file gives none."""
+    home = environment.get("HOME", "")
+    data = environment.get("XDG_DATA_HOME") or (f"{home}/.local/share" if home else "")
+    folder = environment.get("UV_CREDENTIALS_DIR") or (f"{data}/uv/credentials" if data else "")
+    try:
+        stored = parse_toml(_read(Path(folder, "credentials.toml")), source="uv's credentials") if folder else {}
+    except SpecErrors:
+        return ()
+    entries = stored.get("credential")
+    return tuple(
+        Login(entry["service"].rstrip("/"), entry.get("username") or "", entry["password"])
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+        and entry.get("scheme") == "basic"
+        and isinstance(entry.get("username") or "", str)
+        and all(isinstance(entry.get(key), str) for key in ("service", "password"))
+    )
 
 
 def apt_logins(root: Path = Path("/")) -> tuple[Login, ...]:

@@ -21,7 +21,7 @@ from envbuilder.lock.download import Http, fetch_size, headers_for, http_pool
 from envbuilder.lock.model import Artifact, Deb, ForeignSystem, Interpreter, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
 from envbuilder.lock.python import resolve_wheels
-from envbuilder.lock.settings import Indexes, folder_of, is_folder
+from envbuilder.lock.settings import Indexes, address_of, folder_of, is_folder
 from envbuilder.lock.uv import PythonTarget, Uv
 from envbuilder.lock.wanted import Wanted, substitutions, wanted
 from envbuilder.oci.platform import Platform
@@ -303,7 +303,7 @@ def _uv(spec: EnvSpec, machine: Machine) -> Uv:
 
     def headers(url: str) -> Mapping[str, str]:
         # Of the indexes' credentials, only those of the file's own origin are sent.
-        return max((headers_for(url, index) for index in machine.indexes.all.values()), key=len)
+        return max((headers_for(url, address_of(index)) for index in machine.indexes.all.values()), key=len)
 
     def size_of(url: str) -> int | None:
         return folder_of(url).stat().st_size if is_folder(url) else fetch_size(http, url, headers(url))

@@ -15,17 +15,19 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from envbuilder.errors import SpecErrors
-from envbuilder.lock.logins import netrc_logins, with_login
+from envbuilder.lock.logins import netrc_logins, uv_logins, with_login
 from envbuilder.spec.toml import parse_toml
 
 DEFAULT = "default"
+#: Before the address of a page of links, as in ``flat+https://...``: uv says it with ``format = "flat"``.
+FLAT = "flat+"
 #: Bytes of a configuration file that are read.
 _MAX_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexes:
-    """URLs of simple indexes (PEP 503, PEP 691) by role.
+    """URLs of simple indexes (PEP 503, PEP 691), folders of wheels and pages of links to wheels, by role.
 
     all: every known role; ``default`` is always there.
     for_uv: those that uv must be told, because its own configuration does not have them.
@@ -47,13 +49,23 @@ def is_folder(index: str) -> bool:
     return index.startswith(("/", "file:"))
 
 
+def is_page(index: str) -> bool:
+    """Whether an index is one page of links to wheels of all packages (find-links; uv's "flat" format)."""
+    return index.startswith(FLAT)
+
+
+def address_of(index: str) -> str:
+    """The URL of ``index``, without our mark for pages of links."""
+    return index.removeprefix(FLAT)
+
+
 def folder_of(index: str) -> Path:
     """The folder that ``index``, for which ``is_folder`` holds, names."""
     return Path(unquote(urlsplit(index).path) if index.startswith("file:") else index)
 
 
 def _plain(url: str) -> str:
-    return str(folder_of(url)) if is_folder(url) else re.sub(r"//[^/@]*@", "//", url).rstrip("/")
+    return str(folder_of(url)) if is_folder(url) else re.sub(r"//[^/@]*@", "//", address_of(url)).rstrip("/")
 
 
 def python_indexes(
@@ -116,7 +128,8 @@ def _from_uv(environment: Mapping[str, str], documents: list[dict[str, Any]]) ->
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and isinstance(entry.get("url"), str):
                 name = entry.get("name")
-                add(name if isinstance(name, str) else "", entry["url"], default=entry.get("default") is True)
+                flat = FLAT if entry.get("format") == "flat" and not is_folder(entry["url"]) else ""
+                add(name if isinstance(name, str) else "", flat + entry["url"], default=entry.get("default") is True)
     for word in environment.get("UV_INDEX", "").split():
         add(*_named(word), default=False)
     for variable in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
@@ -175,8 +188,12 @@ def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str,
         found = python_indexes(environment, configured, uv_files=map(_text, uv), pip_files=map(_text, pip))
     except SpecErrors as error:
         raise SpecErrors("uv's configuration", error.problems) from error
-    logins = netrc_logins(environment)  # uv reads them itself
-    return replace(found, all={role: with_login(url, logins) for role, url in found.all.items()})
+    logins = (*netrc_logins(environment), *uv_logins(environment))  # uv reads them itself, in this order
+
+    def logged_in(url: str) -> str:
+        return (FLAT if is_page(url) else "") + with_login(address_of(url), logins)
+
+    return replace(found, all={role: logged_in(url) for role, url in found.all.items()})
 
 
 def _text(file: Path) -> str:

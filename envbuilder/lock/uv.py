@@ -20,7 +20,7 @@ from uv import find_uv_bin
 
 from envbuilder.digest import Digest
 from envbuilder.lock.model import Interpreter
-from envbuilder.lock.settings import DEFAULT, Indexes, is_folder
+from envbuilder.lock.settings import DEFAULT, Indexes, address_of, is_folder, is_page
 from envbuilder.lock.tags import glibc_minor
 from envbuilder.lock.wanted import Wanted
 from envbuilder.oci.platform import Platform
@@ -133,9 +133,9 @@ def _question(want: Wanted, uv: Uv) -> str:
 
 
 def _index(role: str, url: str, *, explicit: bool = False) -> list[str]:
-    lines = ["", "[[tool.uv.index]]", f"name = {_text(role)}", f"url = {_text(url)}"]
+    lines = ["", "[[tool.uv.index]]", f"name = {_text(role)}", f"url = {_text(address_of(url))}"]
     lines += ["default = true"] if role == DEFAULT else ["explicit = true"] if explicit else []
-    return [*lines, 'format = "flat"'] if is_folder(url) else lines
+    return [*lines, 'format = "flat"'] if is_folder(url) or is_page(url) else lines
 
 
 def _name(requirement: str) -> str:

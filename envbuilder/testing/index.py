@@ -73,7 +73,7 @@ class PackageIndex:
     faults: answers by path, each used once, in place of the right one; ``cut`` alone shortens the right one.
     seen: (path, headers) of every request. html: pages as HTML (PEP 503). user: "name:password" that is wanted.
     ranges: whether Range is honoured. hashes, sizes: whether pages promise digests and sizes.
-    promised: sha256 by file name, in place of the right one.
+    promised: sha256 by file name, in place of the right one. A page of links to all files is at ``/links.html``.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -162,6 +162,8 @@ class PackageIndex:
             return Answer(401, b"who are you?")
         if match := re.fullmatch(r"/simple/([^/]+)/", path):
             return self._page(match[1])
+        if path == "/links.html":
+            return self._links([name for names in self.projects.values() for name in names])
         data = self.files.get(path)
         if data is None:
             return Answer(404, b"no such file")
@@ -176,14 +178,9 @@ class PackageIndex:
     def _page(self, project: str) -> Answer:
         if project not in self.projects:
             return Answer(404, b"no such project")
-        entries = [(name, self.files[f"/files/{name}"]) for name in self.projects[project]]
         if self.html:
-            anchors = "".join(
-                f'<a href="{self.files_host}/files/{html.escape(name)}#sha256={hashlib.sha256(data).hexdigest()}">'
-                f"{name}</a>"
-                for name, data in entries
-            )
-            return Answer(200, f"<html><body>{anchors}</body></html>".encode(), {"Content-Type": "text/html"})
+            return self._links(self.projects[project])
+        entries = [(name, self.files[f"/files/{name}"]) for name in self.projects[project]]
         digests = {name: self.promised.get(name) or hashlib.sha256(data).hexdigest() for name, data in entries}
         files = [
             {
@@ -196,3 +193,11 @@ class PackageIndex:
         ]
         page = {"meta": {"api-version": "1.1"}, "name": project, "versions": [], "files": files}
         return Answer(200, json.dumps(page).encode(), {"Content-Type": "application/vnd.pypi.simple.v1+json"})
+
+    def _links(self, names: Sequence[str]) -> Answer:
+        anchors = "".join(
+            f'<a href="{self.files_host}/files/{html.escape(name)}'
+            f'#sha256={hashlib.sha256(self.files[f"/files/{name}"]).hexdigest()}">{name}</a>'
+            for name in names
+        )
+        return Answer(200, f"<html><body>{anchors}</body></html>".encode(), {"Content-Type": "text/html"})

@@ -152,3 +152,23 @@ def test_a_full_disk_is_named_and_leaves_no_partial_blob(fresh, tmp_path):
         assert not list((fresh.store / "envbuilder/incoming").iterdir())
     finally:
         subprocess.run(["umount", str(fresh.store)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("why", "hello", "numpyy"), "hello: has no Python package 'numpyy'", "Did you mean numpy?"),
+        (("why", "hello", "zlib1g"), "hello: has no Python package 'zlib1g'", "one of its Debian packages"),
+        (("why", "hello", "qqq"), "hello: has no Python package 'qqq'", "envbuilder export hello"),
+        (("export", "hello", "--output", "none/x"), "none/x: there is no folder none", "mkdir -p none"),
+        (("export", "hello", "--format", "delta"), "hello: extends no environment", "pylock or requirements"),
+        (("diff", "hello", "nosuch"), "nosuch: has no lock", "Lock it first"),
+        (("import", "none.txt", "--name", "new"), "none.txt: no such file", ""),
+        (("build", "hello", "--from-archive", "oci:none:1"), "want an OCI image layout, got none", "oci-layout"),
+    ],
+)
+def test_a_question_that_has_no_answer_says_what_would_have_one(hello_cli, words, said, hint):
+    done = hello_cli(*words, status=SPEC)
+
+    assert said in done.stderr
+    assert hint in done.stderr

@@ -218,6 +218,18 @@ def test_a_folder_of_wheels_is_an_index(index, tmp_path):
     assert index.seen == []
 
 
+def test_a_page_of_links_is_an_index_and_gets_its_own_credentials(index, tmp_path):
+    wheel = replace(index.add("a", "1"), index="links")
+    index.user = "me:secret"
+    page = f"flat+{index.address.replace('//', '//me:secret@')}/links.html"
+    cache = ArtifactCache(tmp_path / "c", indexes={"links": page}, mirrors={}, wait=lambda _: None)
+
+    assert cache.file(wheel).read_bytes() == index.files[f"/files/{wheel.file}"]
+    assert [path for path, _ in index.seen] == ["/links.html", f"/files/{wheel.file}"]
+    with pytest.raises(ArtifactGone, match="the index no longer has"):
+        cache.file(replace(wheel, file="b-1-py3-none-any.whl", digest=Digest.of(b"b")))
+
+
 def test_an_adopted_file_is_kept_under_the_digest_of_its_bytes(cache, index):
     wheel = index.add("a", "1")
 

@@ -1,12 +1,17 @@
 """A lock for other tools, read back by their own parsers."""
 
+import os
+import sys
 from dataclasses import replace
 
+import pytest
 from packaging.pylock import Pylock
 
 from envbuilder.digest import Digest
 from envbuilder.lock.export import delta, pylock, requirements
+from envbuilder.proc import run
 from envbuilder.spec.toml import parse_toml
+from envbuilder.testing.index import tiny_wheel
 from envbuilder.testing.locks import FULL, SMALL, wheel
 
 
@@ -32,6 +37,7 @@ def test_pylock_is_for_the_target_alone():
     assert not marker.evaluate({"sys_platform": "linux", "platform_machine": "aarch64"})
 
 
+@pytest.mark.slow
 def test_requirements_have_hashes_and_say_who_asked():
     text = requirements(SMALL, who={"numpy": ["pandas", "-r env.toml"], "pandas": ["-r env.toml"]})
 
@@ -39,6 +45,7 @@ def test_requirements_have_hashes_and_say_who_asked():
     assert text.endswith("    # via -r env.toml\n")
 
 
+@pytest.mark.slow
 def test_a_delta_has_what_the_parent_has_not():
     child = replace(SMALL, name="y", wheels=(wheel("numpy", "2", layer="y/w"), wheel("torch", layer="y/w")))
 
@@ -48,3 +55,25 @@ def test_a_delta_has_what_the_parent_has_not():
     assert "torch==1 \\\n" in text
     assert "# not here: pandas==1\n" in text
     assert "\npandas==1 \\" not in text
+
+
+@pytest.mark.slow
+def test_the_lines_are_those_of_pip_compile(tmp_path):
+    index = tmp_path / "wheels"
+    index.mkdir()
+    for name, requires in (("a", ["b"]), ("b", [])):
+        file, data = tiny_wheel(name, "1", requires=requires)
+        (index / file).write_bytes(data)
+    (tmp_path / "in.txt").write_text("a\n")
+    argv = [sys.executable, "-m", "piptools", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-index"]
+    argv += ["--no-emit-find-links", "--find-links", str(index), "--output-file", "-", "--no-emit-index-url", "in.txt"]
+    theirs = run(argv, cwd=tmp_path, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}).stdout.decode()
+
+    wheels = []
+    for name in ("a", "b"):
+        file, data = tiny_wheel(name, "1")
+        data = (index / file).read_bytes()
+        wheels.append(replace(wheel(name), file=file, digest=Digest.of(data), size=len(data)))
+    ours = requirements(replace(SMALL, wheels=tuple(wheels)), who={"a": ["-r in.txt"], "b": ["a"]})
+
+    assert [line for line in ours.splitlines() if not line.startswith("#")] == theirs.strip().splitlines()

@@ -52,6 +52,25 @@ def test_named_indexes_of_uv_are_roles():
     assert found.several
 
 
+def test_a_flat_index_of_uv_is_a_page_of_links_or_a_folder():
+    text = """
+[[index]]
+name = "page"
+url = "https://links.example/all.html"
+format = "flat"
+
+[[index]]
+name = "folder"
+url = "/srv/wheels"
+format = "flat"
+"""
+    found = python_indexes({}, {}, uv_files=[text])
+
+    assert found.all["page"] == "flat+https://links.example/all.html"
+    assert found.all["folder"] == "/srv/wheels"
+    assert found.role_of("https://links.example/all.html") == "page"
+
+
 def test_credentials_of_a_named_index_come_from_uvs_variables():
     environment = {
         "UV_INDEX": f"my-corp={A}",

@@ -1,9 +1,13 @@
 """Credentials of netrc and of apt's auth.conf: which entry is for which address."""
 
-import pytest
+import os
 
-from envbuilder.lock.logins import Login, apt_logins, netrc_logins, parse_logins, with_login
+import pytest
+from uv import find_uv_bin
+
+from envbuilder.lock.logins import Login, apt_logins, netrc_logins, parse_logins, uv_logins, with_login
 from envbuilder.lock.settings import read_python_indexes
+from envbuilder.proc import run
 
 TEXT = """\
 # a comment
@@ -73,3 +77,43 @@ def test_apts_files_are_read_in_order(tmp_path):
     (tmp_path / "etc/apt/auth.conf.d/b.conf").write_text("machine b login x password y")
 
     assert [login.machine for login in apt_logins(tmp_path)] == ["a", "b"]
+
+
+STORED = """
+[[credential]]
+service = "https://pkgs.example/corp/"
+username = "me"
+scheme = "basic"
+password = "s3cret"
+
+[[credential]]
+service = "https://other.example/"
+scheme = "bearer"
+token = "t"
+"""
+
+
+def test_what_uv_stored_is_for_its_service_only(tmp_path):
+    folder = tmp_path / ".local/share/uv/credentials"
+    folder.mkdir(parents=True)
+    (folder / "credentials.toml").write_text(STORED)
+    environment = {"HOME": str(tmp_path)}
+    configured = {"corp": "https://pkgs.example/corp/simple", "page": "flat+https://pkgs.example/corp/links.html"}
+    found = read_python_indexes(environment, {**configured, "else": "https://pkgs.example/else/simple"}).all
+
+    assert found["corp"] == "https://me:s3cret@pkgs.example/corp/simple"
+    assert found["page"] == "flat+https://me:s3cret@pkgs.example/corp/links.html"
+    assert found["else"] == "https://pkgs.example/else/simple"
+    assert uv_logins({"HOME": str(tmp_path), "UV_CREDENTIALS_DIR": str(tmp_path)}) == ()
+    (folder / "credentials.toml").write_text("not toml")
+    assert uv_logins(environment) == ()
+
+
+@pytest.mark.slow
+def test_what_uv_stores_is_what_we_read(tmp_path):
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    run(
+        [find_uv_bin(), "auth", "login", "https://pkgs.example", "--username", "me", "--password", "p"], env=environment
+    )
+
+    assert uv_logins(environment) == (Login("https://pkgs.example", "me", "p"),)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from envbuilder.lock.builds import Builds
+from envbuilder.lock.download import Http, http_pool
 from envbuilder.lock.model import Interpreter
 from envbuilder.lock.python import (
     IncompleteIndex,
@@ -295,6 +297,23 @@ def test_a_folder_of_wheels_is_an_index_beside_the_default_one(index, uv, tmp_pa
         ("a", "default", found[0].size),
         ("built", "wheels", len(data)),
     ]
+
+
+def test_a_page_of_links_is_an_index_of_all_that_it_names(index, corp, uv, environment):
+    index.add("a", "1", requires=["built"])
+    theirs = [corp.add("built", "3"), corp.add("other", "1")]
+    corp.user = "me:secret"
+    page = f"flat+{corp.address.replace('//', '//me:secret@')}/links.html"
+    known = with_roles(uv, links=page)
+    want = Wanted(requires=("a", "built"), sources={"built": "links"})
+
+    found = resolve_wheels(want, TARGET, uv=replace(known, size_of=lambda _: theirs[0].size))
+    builds = Builds(http=Http(pool=http_pool({}), wait=lambda _: None), indexes=known.indexes.all)
+
+    assert found[1] == replace(theirs[0], index="links")
+    assert builds.missing("links", "built", "3", TARGET) == ""
+    assert "has no 1" in builds.missing("links", "built", "1", TARGET)  # other 1 is none of it
+    assert "secret" not in str(found)
 
 
 def test_an_offline_wheelhouse_is_all_that_is_asked(index, uv, tmp_path):
