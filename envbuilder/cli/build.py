@@ -14,10 +14,11 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
+from envbuilder.cli.flavoured import FLAVOUR, as_flavour
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
 from envbuilder.cli.project import artifact_cache, compiling_packages, fresh_locks
-from envbuilder.cli.targets import host_platform_of, open_destination, open_source, store_tag
+from envbuilder.cli.targets import Source, host_platform_of, open_destination, open_source, store_tag
 from envbuilder.digest import Descriptor
 from envbuilder.image.attached import all_attached, copy_attached
 from envbuilder.image.build import build_image, document, missing_plans
@@ -32,6 +33,7 @@ from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci.platform import Platform
+from envbuilder.oci.reference import LayoutReference
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.copy import copy
 from envbuilder.store.early import EarlyPush
@@ -52,6 +54,9 @@ _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
 @click.option(
     "--from-archive", "archive", metavar="REF", default="", help="Take artefacts from there alone: no index is asked."
 )
+@click.option(
+    "--flavour", type=FLAVOUR, default=None, help="Also make it in a lazy format of others; --to then gets that image."
+)
 @click.option("--record", is_flag=True, help="Take digests that are not as predicted, and record them.")
 @click.option("--dry-run", is_flag=True, help="Say which layers would be built, build nothing.")
 @common
@@ -62,6 +67,7 @@ def command(
     platform: str,
     jobs: int,
     archive: str,
+    flavour: str | None,
     record: bool,
     dry_run: bool,
 ) -> Result:
@@ -69,7 +75,8 @@ def command(
 
     Layers that the store has are reused; artefacts are fetched only for layers that must be made. What
     lockfiles/ENV/<platform>.digests predicts and the place of --to has whole is not made at all. Locks, SBOMs
-    and provenance are attached to the image and go with it.
+    and provenance are attached to the image and go with it. A flavour (eStargz for containerd's stargz-snapshotter,
+    zstd:chunked for podman) is an image of its own with the same files, in the store as _FLAVOUR-ENV-VERSION.
     Nothing runs in a container, and no root is needed.
     """
     if destination and len(environments) > 1:
@@ -80,8 +87,25 @@ def command(
     if dry_run:
         return _plan(chains, store)
     source = _artifacts(app, archive)
-    values = [_build(app, locks, store, source, destination, jobs, record=record) for locks in chains]
+    sent_to = "" if flavour else destination
+    values = [_build(app, locks, store, source, sent_to, jobs, record=record) for locks in chains]
+    if flavour:
+        for locks, value in zip(chains, values, strict=True):
+            value["flavour"] = _flavour(app, locks[-1], store, flavour, destination, jobs)
+        return Result("\n".join(value["flavour"]["digest"] for value in values), values)
     return Result("\n".join(value["digest"] for value in values), values)
+
+
+def _flavour(app: App, lock: Lock, store: LayoutTarget, flavour: str, destination: str, jobs: int) -> dict[str, Any]:
+    """Make the image of ``lock`` in ``flavour`` and send it to ``destination``, if there is one."""
+    tag = store_tag(lock.name, lock.version)
+    what = store.lookup(tag)
+    source = Source(LayoutReference(store.directory, tag), store, what, f"oci:{store.directory}:{what.digest}")
+    made, value = as_flavour(app, source, flavour, lock.platform, tag=f"_{flavour}-{tag}", jobs=jobs)
+    if destination:
+        target, name = open_destination(app, destination)
+        value |= {"destination": destination, "copied_bytes": copy(store, made.what, target, tag=name).copied_bytes}
+    return value
 
 
 def _artifacts(app: App, archive: str) -> _Files:

@@ -6,6 +6,7 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
+from envbuilder.cli.flavoured import FLAVOUR
 from envbuilder.cli.output import Result
 from envbuilder.cli.transfer import Transfer, transfer
 from envbuilder.oci.platform import Platform
@@ -22,6 +23,7 @@ from envbuilder.oci.platform import Platform
 @click.option(
     "--mount-from", multiple=True, metavar="REPO", help="Repository of DEST's registry that may hold the layers."
 )
+@click.option("--flavour", type=FLAVOUR, default=None, help="In a lazy format of others: an image of its own.")
 @click.option("--dry-run", is_flag=True, help="Say what would move, move nothing.")
 @common
 def command(
@@ -31,12 +33,14 @@ def command(
     platform: str,
     referrers: bool,
     mount_from: tuple[str, ...],
+    flavour: str | None,
     dry_run: bool,
 ) -> Result:
     """Copy an image between registries, layouts (oci:DIR), archives (oci-archive:FILE, docker-archive:FILE).
 
     The whole index is copied, byte for byte: digests stay. Only what DEST lacks moves, and within one
-    registry it is mounted. A docker-archive holds one platform, uncompressed. Prints the digest.
+    registry it is mounted. A docker-archive holds one platform, uncompressed. With --flavour the image of one
+    platform is made anew in the store first, with another digest. Prints the digest.
     """
     return transfer(
         app,
@@ -47,6 +51,7 @@ def command(
             platform=Platform.parse(platform) if platform else None,
             referrers=referrers,
             mount_from=mount_from,
+            flavour=flavour or "",
             dry_run=dry_run,
         ),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from envbuilder.cli.app import App
 from envbuilder.cli.engine import load_into_engine
+from envbuilder.cli.flavoured import as_flavour
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import repository
@@ -40,7 +41,7 @@ class Transfer:
 
     platform: only its image, not the whole index. referrers: signatures, SBOMs and the like too.
     mount_from: repositories of the destination's registry that may hold the layers.
-    trusted: the source must meet this machine's trust policy, if it has one.
+    trusted: the source must meet this machine's trust policy, if it has one. flavour: make it that first, or "".
     """
 
     what: str
@@ -50,6 +51,7 @@ class Transfer:
     referrers: bool = False
     mount_from: Sequence[str] = ()
     trusted: bool = False
+    flavour: str = ""
     dry_run: bool = False
 
 
@@ -60,7 +62,12 @@ def transfer(app: App, asked: Transfer) -> Result:
     if asked.trusted:
         # Signed is what the reference names: the whole index, before one platform is taken of it.
         check_trust(app, source)
-    if asked.platform is not None:
+    if asked.flavour:
+        if asked.dry_run:
+            raise SpecError("--dry-run: what a flavour's bytes are is known only when they are made")
+        tag = f"_{asked.flavour}-{source.what.digest.hex[:12]}"
+        source, _ = as_flavour(app, source, asked.flavour, asked.platform, tag=tag)
+    elif asked.platform is not None:
         source = _one_platform(source, asked.platform)
     if asked.destination.startswith(_DOCKER_ARCHIVE):
         return _to_docker_archive(app, source, asked)

@@ -34,7 +34,7 @@ EROFS_UNCOMPRESSED_DIGEST = "org.erofs.uncompressed-digest"
 EROFS_CHUNK_INDEX_RANGE = "org.erofs.chunk-index.range"
 EROFS_CHUNK_INDEX_DIGEST = "org.erofs.chunk-index.digest"
 
-# Layers with a table of contents that others wrote (mount/toc.py).
+# Layers with a table of contents that others wrote (mount/foreign/toc.py).
 #: Of the JSON in an eStargz layer (stargz-snapshotter docs/estargz.md).
 STARGZ_TOC_DIGEST = "containerd.io/snapshot/stargz/toc.digest"
 #: Prefixes of the keys of a zstd:chunked layer: of containers/storage since 1.48, and before.
@@ -56,6 +56,9 @@ LAYER_ID = PREFIX + "layer"
 PLAN_KEY = PREFIX + "plan-key"
 #: Root over the pages of a layer's tar (layer/pages.py).
 LAYER_PAGES = PREFIX + "pages"
+
+#: Of an image in another format: the digest of the image that it was made of (custom/flavours).
+FLAVOUR_OF = PREFIX + "flavour-of"
 
 # Start-up traces (docs/formats/trace.md).
 TRACE_ARTIFACT = "application/vnd.envbuilder.trace.v1"
