@@ -22,6 +22,10 @@ from envbuilder.errors import HostError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM)
+#: A flag of pwritev2 (linux/fs.h, Linux 6.14): start writing to the disk at once, and leave the page cache when done.
+_RWF_DONTCACHE = 0x80
+#: Errors of a kernel, or of a file system, that does not know it.
+_UNKNOWN_FLAG = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class DiskFull(HostError):
@@ -58,11 +62,12 @@ def disk_errors(path: Path) -> Iterator[None]:
 class PendingFile:
     """A file being written in ``incoming``; ``publish`` lets it appear, ``discard`` undoes it.
 
+    passing: nobody is about to read it, so its bytes need not stay in the page cache, where the system can help it.
     Not thread-safe. A context manager: leaving it discards what was not published.
     """
 
-    def __init__(self, incoming: Path) -> None:
-        self._incoming = incoming
+    def __init__(self, incoming: Path, *, passing: bool = False) -> None:
+        self._incoming, self._passing = incoming, passing
         self._fd = -1
         with disk_errors(incoming):
             while self._fd < 0:
@@ -85,8 +90,21 @@ class PendingFile:
         rest = memoryview(data).cast("B")
         with disk_errors(self._incoming):
             while rest:
-                rest = rest[os.write(self._fd, rest) :]
+                rest = rest[self._write_some(rest) :]
         return len(data)
+
+    def _write_some(self, data: memoryview) -> int:
+        if self._passing:
+            try:
+                # At -1: where the file's own position is, which moves (pwritev2(2)).
+                return os.pwritev(self._fd, [data], -1, _RWF_DONTCACHE)
+            except NotImplementedError:  # a Python that was built for a C library without pwritev2
+                self._passing = False
+            except OSError as error:
+                if error.errno not in _UNKNOWN_FLAG:
+                    raise
+                self._passing = False
+        return os.write(self._fd, data)
 
     def publish(self, path: Path) -> None:
         """Let the file appear as ``path``, on disk for good; a file of that name is replaced."""

@@ -120,7 +120,9 @@ class LayoutTarget:
     def push(self, what: Descriptor, content: Opener) -> None:
         if self.has(what):
             return
-        with verifying(content(), what, source=f"{self.name}: {what.digest}") as stream, self._pending() as pending:
+        stream = verifying(content(), what, source=f"{self.name}: {what.digest}")
+        # A large blob passes the page cache (decision 0008): memory that it gets anew costs more than the hashing.
+        with stream, self._pending(passing=what.size >= BLOCK_SIZE) as pending:
             while block := stream.read(BLOCK_SIZE):
                 pending.write(block)
             pending.publish(self._file(what.digest))
@@ -287,8 +289,8 @@ class LayoutTarget:
     def _write_index(self, entries: list[Descriptor]) -> None:
         write_whole(self._incoming_made(), self._directory / INDEX_FILE, layout_index(entries))
 
-    def _pending(self) -> PendingFile:
-        return PendingFile(self._incoming_made())
+    def _pending(self, *, passing: bool = False) -> PendingFile:
+        return PendingFile(self._incoming_made(), passing=passing)
 
     def _incoming_made(self) -> Path:
         with disk_errors(self._directory):

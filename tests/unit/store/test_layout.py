@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import io
 import json
@@ -269,3 +270,42 @@ def test_a_full_disk_is_an_error_of_the_host_and_leaves_nothing(layout, monkeypa
     with writer, pytest.raises(DiskFull, match="No space left"):
         writer.write(b"data")
     assert list((layout.directory / "envbuilder/incoming").iterdir()) == []
+
+
+def _large():
+    return bytes(range(256)) * (8 << 10) + b"the rest"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EOPNOTSUPP, "a file system without it"), NotImplementedError("a C library without it")],
+    ids=["file system", "C library"],
+)
+def test_a_large_blob_is_whole_where_the_page_cache_cannot_be_passed(layout, monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("os.pwritev", refuse)
+    what = describe(_large())
+    layout.push(what, lambda: io.BytesIO(_large()))
+    with layout.fetch(what) as stream:
+        assert len(stream.read()) == what.size
+
+
+def test_a_large_blob_is_whole_when_a_write_takes_a_part(layout, monkeypatch):
+    data = _large()
+    real = os.pwritev
+    monkeypatch.setattr("os.pwritev", lambda fd, parts, *more: real(fd, [parts[0][:100_003]], *more))
+    layout.push(describe(data), lambda: io.BytesIO(data))
+    with layout.fetch(describe(data)) as stream:
+        assert stream.read() == data
+
+
+def test_a_disk_that_fills_up_under_a_large_blob_is_an_error_of_the_host(layout, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwritev", full)
+    with pytest.raises(DiskFull):
+        layout.push(describe(_large()), lambda: io.BytesIO(_large()))
+    assert not list((layout.directory / "envbuilder" / "incoming").iterdir())
