@@ -19,7 +19,7 @@ from envbuilder.errors import SpecError
 from envbuilder.spec.project import NoProject, find_project
 
 if TYPE_CHECKING:
-    from envbuilder.mount.mount import MountSettings
+    from envbuilder.mount.settings import MountSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class App:
         """
         # Verbs that mount nothing start a tenth of a second of CPU earlier without it.
         from envbuilder.mount.chunks.eviction import Quota  # noqa: PLC0415  see above
-        from envbuilder.mount.mount import Mode, MountSettings  # noqa: PLC0415  see above
+        from envbuilder.mount.settings import Mode, MountSettings  # noqa: PLC0415  see above
 
         mode, limit = self.settings.get("mount.mode"), self.settings.get("mount.wait-limit-s")
         modes: tuple[Mode, ...] = get_args(Mode)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 #: Seconds between two plain progress lines.
 _LINE_EVERY_S = 5.0
@@ -65,19 +65,27 @@ class Output:
         if self.quiet:
             yield _Silent()
         elif sys.stderr.isatty():
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeElapsedColumn(),
-            )
-            with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+            with _bars() as progress:
                 yield _Bar(progress, progress.add_task(what, total=total or None, visible=False))
         else:
             lines = _Lines(what, total)
             yield lines
             lines.end()
+
+
+def _bars() -> Progress:
+    # Only who shows a bar pays for importing what draws it: a start does not.
+    from rich import progress  # noqa: PLC0415  seldom needed
+    from rich.console import Console  # noqa: PLC0415  seldom needed
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    return progress.Progress(*columns, console=Console(stderr=True), transient=False)
 
 
 class _Silent:

@@ -17,10 +17,9 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.cli.trust import check_trust
-from envbuilder.image.inspect import open_image
 from envbuilder.mount.host.rootless import become_root_of_our_own
-from envbuilder.mount.run import RunOptions, run_image
-from envbuilder.mount.startup.traces import TraceSearch
+from envbuilder.mount.launch import forked
+from envbuilder.store.begun import begun
 from envbuilder.store.files import write_whole
 
 
@@ -62,13 +61,32 @@ def command(
     begun_s = _process_started_s()
     if report is not None and not report.absolute().parent.is_dir():
         raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
+    settings = app.mount_settings()
+    keeper = None
     if not dry_run:
         become_root_of_our_own()
-    source = open_source(app, reference)
+        keeper = forked()
+    # From here on there are threads: what needs the network waits while the rest is imported.
+    looked_up = begun(lambda: open_source(app, reference), "lookup")
+    from envbuilder.image.inspect import open_image  # noqa: PLC0415  see above
+    from envbuilder.mount.ahead import Ahead  # noqa: PLC0415  see above
+    from envbuilder.mount.container.runtime import find_runtime  # noqa: PLC0415  see above
+    from envbuilder.mount.prepare import MetadataRead  # noqa: PLC0415  see above
+    from envbuilder.mount.run import RunOptions, run_image  # noqa: PLC0415  see above
+    from envbuilder.mount.startup.traces import TraceSearch  # noqa: PLC0415  see above
+
+    wanted = app.settings.get("run.runtime")
+    runtime = None if dry_run else begun(lambda: find_runtime(settings.state_dir, wanted), "runtime")
+    source = looked_up.result()
     check_trust(app, source)
-    search = TraceSearch(source.target)
-    traced = app.mount_settings().trace and not full and not dry_run
-    image = open_image(source.target, source.what, host_platform_of(), chosen=search.begin if traced else None)
+    search, metadata = TraceSearch(source.target), MetadataRead(source.target, settings.cache_dir)
+    image = open_image(
+        source.target,
+        source.what,
+        host_platform_of(),
+        chosen=search.begin if settings.trace and not full and not dry_run else None,
+        found=None if dry_run else metadata.begin,
+    )
     if dry_run:
         plan = {"pinned": source.pinned, "command": list(words), "mode": "lazy" if image.lazy else "unpack"}
         return Result(f"would start {' '.join(words) or 'the default command'} in {source.pinned}", plan)
@@ -81,9 +99,10 @@ def command(
         terminal=sys.stdin.isatty() and sys.stdout.isatty() and report is None,
         full=full,
         measure=report is not None,
-        runtime=app.settings.get("run.runtime"),
+        runtime=wanted,
     )
-    done = run_image(image, source.target, app.mount_settings(), options, begun_s=begun_s, search=search)
+    ahead = Ahead(keeper=keeper, search=search, metadata=metadata, runtime=runtime)
+    done = run_image(image, source.target, settings, options, begun_s=begun_s, ahead=ahead)
     value = {"pinned": source.pinned, "full": full, **done.to_json()}
     if report is not None:
         write_whole(report.absolute().parent, report.absolute(), json.dumps(value, indent=2).encode() + b"\n")

@@ -7,13 +7,11 @@ import platform as host_platform
 from dataclasses import dataclass
 
 from envbuilder.cli.app import App
-from envbuilder.cli.engine import open_in_engine
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.inspect import NoSuchPlatform, open_image
-from envbuilder.mount.startup.traces import copy_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
@@ -26,7 +24,6 @@ from envbuilder.oci.reference import (
     RegistryReference,
     parse_reference,
 )
-from envbuilder.store.archive import ArchiveTarget, ArchiveWriter
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import NotFound, RangeTarget, SerialTarget, Target
 
@@ -82,10 +79,14 @@ def open_source(app: App, text: str) -> Source:
             what = layout.lookup(reference.tag)
             return Source(reference, layout, what, f"oci:{reference.directory}:{what.digest}")
         case ArchiveReference():
+            from envbuilder.store.archive import ArchiveTarget  # noqa: PLC0415  not in a start from a registry
+
             archive = ArchiveTarget(reference.file)
             what = archive.lookup(reference.tag)
             return Source(reference, archive, what, f"oci-archive:{reference.file}:{what.digest}")
         case DaemonReference():
+            from envbuilder.cli.engine import open_in_engine  # noqa: PLC0415  not in a start from a registry
+
             saved, what = open_in_engine(app, reference)
             return Source(reference, saved, what, str(reference))
 
@@ -155,6 +156,8 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
                 f"{text}: an engine takes whole images", hint="Write: push REF docker-daemon:NAME:TAG."
             )
         case ArchiveReference():
+            from envbuilder.store.archive import ArchiveWriter  # noqa: PLC0415  not in a start from a registry
+
             return ArchiveWriter(reference.file), reference.tag or "latest"
 
 
@@ -162,5 +165,7 @@ def follow(source: Source, target: Target) -> None:
     """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
     if isinstance(target, SerialTarget):
         return
+    from envbuilder.mount.startup.traces import copy_trace  # noqa: PLC0415  copies are no part of a start
+
     with contextlib.suppress(NoSuchPlatform):
         copy_trace(source.target, open_image(source.target, source.what, host_platform_of()), target)

@@ -63,11 +63,17 @@ class OpenImage:
 
 
 def open_image(
-    target: Target, what: Descriptor, platform: Platform, *, chosen: Callable[[Descriptor], None] | None = None
+    target: Target,
+    what: Descriptor,
+    platform: Platform,
+    *,
+    chosen: Callable[[Descriptor], None] | None = None,
+    found: Callable[[LazyImage], None] | None = None,
 ) -> OpenImage:
     """The image ``what`` of ``target`` for ``platform``.
 
     chosen: told which plain manifest it is as soon as that is known, so that more can be looked for meanwhile.
+    found: told the same of what a lazy start needs.
 
     Raises:
         NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not an image.
@@ -81,6 +87,9 @@ def open_image(
     with ThreadPoolExecutor(1, "manifest") as beside:
         other = beside.submit(_manifest, target, erofs) if erofs else None
         manifest = document if isinstance(document, Manifest) else _manifest(target, plain)
+        lazy = _lazy(target, erofs, other.result(), manifest) if erofs and other else None
+        if lazy is not None and found is not None:
+            found(lazy)
         config = _config(target, manifest, platform)
     return OpenImage(
         root=what,
@@ -88,7 +97,7 @@ def open_image(
         manifest=manifest,
         config=config,
         annotations=document.annotations,
-        lazy=_lazy(target, erofs, other.result(), manifest) if erofs and other else None,
+        lazy=lazy,
     )
 
 

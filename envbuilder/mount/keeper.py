@@ -149,8 +149,12 @@ def _collected(child: int) -> int | None:
 
 
 def main() -> None:
-    """Take a request from the descriptor in the first argument and live as long as its mount."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    """Keep the mount that is asked for on the descriptor in the first argument."""
+    keep(socket.socket(fileno=int(sys.argv[1])))
+
+
+def keep(channel: socket.socket) -> None:
+    """Take a request from ``channel`` and live as long as its mount."""
     request = receive_request(channel)
     if request is None:
         return

@@ -7,44 +7,37 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import pickle
 import secrets
-import signal
-import socket
-import subprocess  # noqa: TID251 - the type of what proc.spawn returns
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from envbuilder import proc
 from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
+from envbuilder.mount.ahead import NOTHING, Ahead
 from envbuilder.mount.counters import Snapshot, read_counters
-from envbuilder.mount.foreign.image import ForeignImage, foreign_image
 from envbuilder.mount.host import kernel
-from envbuilder.mount.prepare import device_sizes, metadata_file
+from envbuilder.mount.launch import Launched, spawned
+from envbuilder.mount.prepare import MetadataRead, device_sizes
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
+from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.mount.state import MountFolder, clear, reap
-from envbuilder.mount.unmount import END_S
-from envbuilder.mount.unpack.layers import unpacked
 from envbuilder.store.target import RangeTarget
+
+if TYPE_CHECKING:
+    from envbuilder.mount.foreign.image import ForeignImage
 
 _log = logging.getLogger(__name__)
 
-Mode = Literal["auto", "erofs", "loop", "fuse", "unpack"]
 #: Gets what is done and what there is to do, chunks or bytes.
 Progress = Callable[[int, int], None]
 #: Bytes that EROFS reads ahead of a start that is recorded, and of each with its trace (docs/decisions).
 RECORDED_READ_AHEAD = 16 << 10
-#: Bytes of what a supervisor says to the last that are read at a time.
-END_SIZE = 4096
 
 
 class MountFailed(HostError):
@@ -61,28 +54,6 @@ class BadMountPoint(SpecError):
     """A mount point is not an empty directory."""
 
     hint = "Name an empty directory that exists."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountSettings:
-    """Where this node keeps what, and how it mounts.
-
-    state_dir: what is mounted (/run/envbuilder); cache_dir: chunks, metadata, unpacked trees; must be on an
-    ordinary disk. wait_limit_s: how long a read waits for a registry that is away before it fails.
-    background: fetch the rest of the image while it runs. trace: use the image's start-up trace.
-    quota: what the chunks on this node may take.
-    layer_indexes: believe checkpoint indexes that a registry has beside gzip layers (foreign.py).
-    """
-
-    state_dir: Path
-    cache_dir: Path
-    mode: Mode = "auto"
-    connections: int = 8
-    wait_limit_s: float = 300.0
-    background: bool = False
-    trace: bool = True
-    quota: Quota = NO_QUOTA
-    layer_indexes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +97,7 @@ def open_mount(
     full: bool = False,
     private: bool = False,
     record: bool = False,
-    search: TraceSearch | None = None,
+    ahead: Ahead = NOTHING,
     progress: Progress | None = None,
 ) -> Iterator[Mounted]:
     """Mount ``image`` for as long as the context lasts; nothing stays mounted whatever happens to this process.
@@ -134,17 +105,19 @@ def open_mount(
     directory: an empty one; None: one in the state directory. writable: with a layer that is thrown away.
     full: fetch everything first. private: in a mount name space of its own (``Mounted.keeper``'s).
     record: note every read in ``Mounted.folder.reads``; a trace is not used then.
-    search: for the trace of ``image``, begun before.
+    ahead: what of it was begun before.
 
     Raises:
         BadMountPoint, HostError, UnavailableError, IntegrityError: see the leaf.
     """
     wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
-    asked = _ask(replace(wanted, private=private, record=record, search=search), progress)
+    mounted, keeper = _ask(replace(wanted, private=private, record=record), ahead, progress)
     try:
-        yield asked.mounted
+        yield mounted
     finally:
-        asked.end()
+        keeper.end()
+        if (left := mounted.folder.read()) and not mounted.folder.is_alive():
+            clear(mounted.folder, left, force=True)
 
 
 def mount(
@@ -159,9 +132,9 @@ def mount(
 ) -> Mounted:
     """Mount ``image`` at ``directory``, an empty one, until ``unmount``. Arguments and errors: ``open_mount``."""
     wanted = _Wanted(image=image, source=source, settings=settings, directory=directory, writable=writable, full=full)
-    asked = _ask(replace(wanted, detached=True), progress)
-    asked.let_go()
-    return asked.mounted
+    mounted, keeper = _ask(replace(wanted, detached=True), NOTHING, progress)
+    keeper.let_go()
+    return mounted
 
 
 def require_root() -> None:
@@ -172,34 +145,6 @@ def require_root() -> None:
     """
     if os.geteuid() != 0:
         raise NeedsRoot("mount: want root: EROFS and overlay mounts are refused to other users")
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A mount that a supervisor of ours has made."""
-
-    mounted: Mounted
-    channel: socket.socket
-    process: subprocess.Popen[bytes]
-
-    def end(self) -> None:
-        """Let the supervisor clear away, and wait for it."""
-        with contextlib.suppress(OSError):
-            self.channel.shutdown(socket.SHUT_WR)
-            self.channel.settimeout(END_S)
-            # Keeper and supervisor have the other end: whoever of them lives clears away, and then it closes.
-            while self.channel.recv(END_SIZE):
-                pass
-        _wait(self.process)
-        self.channel.close()
-        folder = self.mounted.folder
-        if (record := folder.read()) and not folder.is_alive():
-            clear(folder, record, force=True)
-
-    def let_go(self) -> None:
-        """Leave it to itself."""
-        self.channel.close()
-        self.process.returncode = 0  # it is to outlive us: no warning that it still runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,21 +160,20 @@ class _Wanted:
     private: bool = False
     detached: bool = False
     record: bool = False
-    search: TraceSearch | None = None
 
 
-def _ask(wanted: _Wanted, progress: Progress | None) -> _Asked:
+def _ask(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tuple[Mounted, Launched]:
     """A mount made as the settings say; where "auto" finds that this host has no lazy way, by unpacking."""
     try:
-        return _ask_supervisor(wanted, progress)
+        return _ask_keeper(wanted, ahead, progress)
     except NoLazyMount as error:
         if wanted.settings.mode != "auto":
             raise
         _log.warning("no lazy start on this host (%s): unpacking the whole image", error)
-        return _ask_supervisor(replace(wanted, settings=replace(wanted.settings, mode="unpack")), progress)
+        return _ask_keeper(replace(wanted, settings=replace(wanted.settings, mode="unpack")), NOTHING, progress)
 
 
-def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
+def _ask_keeper(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tuple[Mounted, Launched]:
     require_root()
     directory = _checked(wanted.directory) if wanted.directory is not None else None
     # Relative to our own working directory, which is not the supervisor's.
@@ -238,15 +182,13 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
     wanted = replace(wanted, directory=directory, settings=settings)
     reap(settings.state_dir)
     # Started first: it imports while we look at the image.
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = proc.spawn(_keeper_argv(theirs.fileno()), pass_fds=(theirs.fileno(),), new_session=True)
+    keeper = ahead.keeper or spawned()
     try:
         id_ = secrets.token_hex(6)
         folder = MountFolder(settings.state_dir, id_)
-        request = _request(wanted, folder, progress)
-        send_request(ours, request)
-        for event in events(ours):
+        request = _request(wanted, folder, ahead, progress)
+        send_request(keeper.channel, request)
+        for event in events(keeper.channel):
             if event["event"] == "progress" and progress is not None:
                 progress(event["done"], event["total"])
             elif event["event"] == "ready":
@@ -257,25 +199,24 @@ def _ask_supervisor(wanted: _Wanted, progress: Progress | None) -> _Asked:
                     folder=folder,
                     traced=request.serving is not None and request.serving.trace is not None,
                 )
-                return _Asked(mounted, ours, process)
+                return mounted, keeper
         raise MountFailed("the supervisor of the mount ended without a word", hint=f"Read {folder.log}.")
     except BaseException:
-        ours.close()
-        _wait(process)
+        keeper.give_up()
         raise
 
 
-def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) -> MountRequest:
+def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progress | None) -> MountRequest:
     image, source, settings = wanted.image, wanted.source, wanted.settings
     name, cache = str(image.root.digest), settings.cache_dir
     metadata, serving, tree, read_ahead = None, None, None, 0
     if image.lazy is not None and settings.mode != "unpack":
         search = None
         if settings.trace and not wanted.record and not wanted.full:
-            search = wanted.search or TraceSearch(source)
-            if wanted.search is None:
+            search = ahead.search or TraceSearch(source)
+            if ahead.search is None:
                 search.begin(image.descriptor)
-        metadata = metadata_file(source, image.lazy, cache)
+        metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
         trace = search.result(image) if search else None
         read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         sizes = device_sizes(metadata, image.lazy)
@@ -307,6 +248,8 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
             record=wanted.record,
         )
     else:
+        from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  not in a lazy start
+
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
     return MountRequest(
         id=folder.id,
@@ -327,6 +270,9 @@ def _request(wanted: _Wanted, folder: MountFolder, progress: Progress | None) ->
 def _foreign(
     image: OpenImage, source: RangeTarget, settings: MountSettings, progress: Progress | None
 ) -> ForeignImage | None:
+    # A start of an image of ours does not wait for what reads those of others to be imported.
+    from envbuilder.mount.foreign.image import foreign_image  # noqa: PLC0415  seldom needed
+
     if len(image.manifest.layers) > kernel.MAX_DEVICES:
         return None
     told = progress or (lambda _done, _total: None)
@@ -342,21 +288,3 @@ def _checked(directory: Path) -> Path:
     if not empty:
         raise BadMountPoint(f"{directory}: want an empty directory")
     return found
-
-
-def _keeper_argv(channel: int) -> list[str]:
-    """Isolated, but with our own import path: neither the working directory nor PYTHONPATH of root decides."""
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from envbuilder.mount.keeper import main; main()"
-    )
-    path = [entry for entry in sys.path if os.path.isabs(entry)]  # noqa: PTH117 - entries are strings
-    return [sys.executable, "-I", "-c", code, str(channel), json.dumps(path)]
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        # All of them, or one would start the others again; they are a session of their own.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

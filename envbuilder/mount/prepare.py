@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from envbuilder.digest import Digest
@@ -11,6 +13,7 @@ from envbuilder.image.inspect import LazyImage, fetch_metadata
 from envbuilder.layer.chunks import index_range
 from envbuilder.mount.chunks.store import put_file
 from envbuilder.mount.host import kernel
+from envbuilder.store.begun import begun
 from envbuilder.store.target import Target
 
 # The super block begins at byte 1024 (lazy_start.md 2.1).
@@ -24,6 +27,25 @@ _MAX_DEVICE = 1 << 44
 
 class ForeignMetadata(IntegrityError):
     """EROFS metadata that do not fit the layers of their image."""
+
+
+class MetadataRead:
+    """Gets the metadata of an image in a thread of its own, while the rest of the image is read."""
+
+    def __init__(self, source: Target, cache: Path) -> None:
+        self._source, self._cache = source, cache
+        self._file: Future[Path] | None = None
+
+    def begin(self, lazy: LazyImage) -> None:
+        """Get those of ``lazy``."""
+        self._file = begun(partial(metadata_file, self._source, lazy, self._cache), "metadata")
+
+    def file(self, lazy: LazyImage) -> Path:
+        """As ``metadata_file``."""
+        if self._file is None:
+            self.begin(lazy)
+            assert self._file is not None
+        return self._file.result()
 
 
 def metadata_file(source: Target, lazy: LazyImage, cache: Path) -> Path:

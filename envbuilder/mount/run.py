@@ -13,11 +13,13 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.ahead import NOTHING, Ahead
 from envbuilder.mount.container.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
 from envbuilder.mount.container.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
 from envbuilder.mount.container.commands import check_command
@@ -26,8 +28,9 @@ from envbuilder.mount.container.runtime import find_runtime
 from envbuilder.mount.container.users import find_user
 from envbuilder.mount.counters import Snapshot
 from envbuilder.mount.host.rootless import adapted
-from envbuilder.mount.mount import Mounted, MountSettings, Progress, open_mount, require_root
-from envbuilder.mount.startup.traces import TraceSearch
+from envbuilder.mount.mount import Mounted, Progress, open_mount, require_root
+from envbuilder.mount.settings import MountSettings
+from envbuilder.store.begun import begun
 from envbuilder.store.target import RangeTarget
 
 _GPU_KIND = "nvidia.com/gpu"
@@ -124,12 +127,12 @@ def run_image(
     options: RunOptions,
     *,
     begun_s: float | None = None,
-    search: TraceSearch | None = None,
+    ahead: Ahead = NOTHING,
     progress: Progress | None = None,
 ) -> RunReport:
     """Run a command in ``image`` with our stdin, stdout and stderr; wait for its end, and clear away.
 
-    begun_s: when the user began to wait, on the monotonic clock; None: now. search: see ``open_mount``.
+    begun_s: when the user began to wait, on the monotonic clock; None: now. ahead: what of it was begun before.
 
     Raises:
         NeedsRoot, NoRuntime, NoSuchDevice, UnknownUser, NoCommand, and what ``open_mount`` raises.
@@ -138,7 +141,7 @@ def run_image(
     require_root()
     begun_s = time.monotonic() if begun_s is None else begun_s
     edits = _edits(options)
-    runtime = find_runtime(settings.state_dir, options.runtime)
+    runtime = ahead.runtime or begun(partial(find_runtime, settings.state_dir, options.runtime), "runtime")
     with open_mount(
         image,
         source,
@@ -147,7 +150,7 @@ def run_image(
         full=options.full,
         private=True,
         record=options.reads is not None,
-        search=search,
+        ahead=ahead,
         progress=progress,
     ) as mounted:
         mounted_s = time.monotonic() - begun_s
@@ -161,7 +164,7 @@ def run_image(
             ) from error
         bundle = mounted.folder.path
         pid_file = bundle / "container"
-        argv = [str(runtime), "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle)]
+        argv = [str(runtime.result()), "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle)]
         argv += ["--pid-file", str(pid_file), f"envbuilder-{mounted.id}"]
         moments: list[tuple[float, Snapshot]] = []
 

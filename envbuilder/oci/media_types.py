@@ -66,6 +66,9 @@ TRACE = "application/vnd.envbuilder.trace.v1+zstd"
 HOT_BUNDLE = "application/vnd.envbuilder.hot.v1"
 #: When a trace was made, seconds since the epoch.
 TRACE_MADE = PREFIX + "trace-made"
+#: The trace and its bundle, "DIGEST SIZE" each, so that who lists referrers need not ask for the manifest.
+TRACE_STORED = PREFIX + "trace-stored"
+TRACE_HOT = PREFIX + "trace-hot"
 
 # What is attached to an image as referrers (image/attached.py).
 LOCK_ARTIFACT = "application/vnd.envbuilder.lock.v1"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
-from envbuilder.oci.platform import Platform
-from envbuilder.spec.model import EnvSpec
-from envbuilder.spec.parse import MAX_SIZE, NAME, parse
 from envbuilder.spec.toml import read_document
+
+if TYPE_CHECKING:
+    from envbuilder.oci.platform import Platform
+    from envbuilder.spec.model import EnvSpec
 
 #: Bytes of one [[files]] source; larger content belongs in a package.
 _MAX_FILE = 64 << 20
@@ -67,6 +69,9 @@ def load_spec(project: Path, name: str) -> EnvSpec:
     Raises:
         UnknownEnvironment: there is no such file. SpecErrors: it is wrong.
     """
+    # Every verb looks for its project; what reads a declaration is a third of what a start would import.
+    from envbuilder.spec.parse import MAX_SIZE, NAME, parse  # noqa: PLC0415  seldom needed
+
     if not NAME.match(name):
         raise UnknownEnvironment(f"{name[:100]!r}: not an environment's name")
     folder = environment_folder(project, name)

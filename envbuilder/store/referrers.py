@@ -29,6 +29,7 @@ from envbuilder.oci.artifact import (
     referrers_tag,
 )
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
+from envbuilder.store.begun import begun
 from envbuilder.store.target import NotFound, Opener, Target
 
 #: Times that a lost race for the tag is run again, and the seconds that a pause begins with.
@@ -89,16 +90,22 @@ class SwappingTarget(Protocol):
         """Store the manifest ``data`` as ``tag`` if that still names ``was``."""
 
 
-def referrers(target: Target, subject: Descriptor, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
+def referrers(
+    target: Target, subject: Descriptor, artifact_type: str | None = None, *, at_once: bool = False
+) -> tuple[Descriptor, ...]:
     """The referrers of ``subject``, of one type or all, each once, in the order they are listed.
+
+    at_once: do not wait for what the target itself says before the tag is asked: a round trip less where it says no.
 
     Raises:
         InvalidJson, BadAnswer: a list is malformed. UnavailableError, ...: as any reading.
     """
+    ask = partial(tag_state, target, referrers_tag(subject.digest))
+    tagged = begun(ask, "referrers").result if at_once else ask
     listing = target.listed_referrers(subject, artifact_type or "") if isinstance(target, ReferringTarget) else None
     found = list(listing.found) if listing else []
     if listing is None or not listing.complete:
-        state = tag_state(target, referrers_tag(subject.digest))
+        state = tagged()
         found += (state and parse_listed(state.data, subject.digest, source=_where(target, state.what))) or ()
     once: dict[Digest, Descriptor] = {}
     for entry in found:

@@ -11,7 +11,7 @@ from random import Random
 
 from envbuilder.image.inspect import OpenImage, open_image
 from envbuilder.layer.tree import directory, file, symlink
-from envbuilder.mount.mount import MountSettings
+from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.state import MountFolder
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget

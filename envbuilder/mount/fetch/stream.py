@@ -24,8 +24,7 @@ from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Serving
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, plan_frames
-from envbuilder.mount.startup.hotbuild import page_root
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
@@ -55,7 +54,7 @@ def is_usable(serving: Serving) -> bool:
         found is not None
         and found.hot is not None
         and not found.trace.covers_most_of([device.size for device in serving.devices])
-        and all(page_root(serving.devices[pages.device].blob) is not None for pages in found.trace.ranges)
+        and None not in {page_root(serving.devices[n].blob) for n in {pages.device for pages in found.trace.ranges}}
     )
 
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import zstandard
 
-from envbuilder.digest import Digest
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages as tree
 from envbuilder.layer.frames import CHUNK_SIZE
 from envbuilder.layer.pages import HASH_SIZE, PAGE_SIZE
 from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.startup.trace import Frame, Pages
+from envbuilder.oci import media_types
 
 #: Pages of a frame: 2 MiB, some 0.7 MB as stored; what came is handed on frame by frame, every 6 ms at 1 Gbit/s.
 FRAME_PAGES = 512
@@ -31,14 +33,13 @@ class BadHotPage(IntegrityError):
     """A hot bundle holds other bytes than the image; nothing of it is used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Pages of one chunk, ``count`` from ``first`` on (of the device), that stand together in a frame."""
 
     device: int
     chunk: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # not the method of tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,12 @@ class FramePlan:
     @property
     def pages(self) -> int:
         return sum(part.count for part in self.parts)
+
+
+def page_root(blob: Descriptor) -> Digest | None:
+    """The root over the pages of a layer, as its descriptor in the manifest names it."""
+    text = blob.annotations.get(media_types.LAYER_PAGES)
+    return Digest.parse(text) if text else None
 
 
 def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tuple[FramePlan, ...]:

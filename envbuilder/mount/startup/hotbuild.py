@@ -16,16 +16,15 @@ from pathlib import Path
 
 import zstandard
 
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.digest import Descriptor
 from envbuilder.errors import IntegrityError
 from envbuilder.image.inspect import fetch_index
 from envbuilder.layer import pages as tree
 from envbuilder.layer.frames import CHUNK_SIZE, read_chunk
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
-from envbuilder.mount.startup.hot import FramePlan, close_frame, plan_frames
+from envbuilder.mount.startup.hot import FramePlan, close_frame, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
-from envbuilder.oci import media_types
 from envbuilder.store.target import RangeTarget
 
 #: zstd level: made once, sent at every start. docs/decisions/ has the numbers.
@@ -44,12 +43,6 @@ class _Wanted:
 
     blob: Descriptor
     parts: tuple[tuple[int, int, int, int], ...]
-
-
-def page_root(blob: Descriptor) -> Digest | None:
-    """The root over the pages of a layer, as its descriptor in the manifest names it."""
-    text = blob.annotations.get(media_types.LAYER_PAGES)
-    return Digest.parse(text) if text else None
 
 
 def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget, file: Path, *, jobs: int) -> Trace:

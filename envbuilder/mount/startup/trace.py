@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import zstandard
 
@@ -31,13 +31,12 @@ class InvalidTrace(IntegrityError):
     """A start-up trace is malformed or of another image; the image starts without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """``count`` neighbouring pages of device number ``device``, from page ``first`` on."""
+class Pages(NamedTuple):
+    """``count`` neighbouring pages of device number ``device``, from page ``first`` on. A start makes thousands."""
 
     device: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # not the method of tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
     if value["format"] != _FORMAT:
         raise InvalidTrace(f"{source}: trace: want format {_FORMAT}, got {value['format']!r}")
     devices = tuple(Digest.parse(text) for text in value["devices"])
+    most = len(devices) - 1
     trace = Trace(
         image=Digest.parse(value["image"]),
         devices=devices,
@@ -127,7 +127,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
         runs=_number(value["runs"], 1 << 20),
         read_ahead=_number(value["readAhead"], 1 << 20),
         ranges=tuple(
-            Pages(_number(device, len(devices) - 1), _number(first, _MAX_PAGE), _number(count, _MAX_PAGE))
+            Pages(_number(device, most), _number(first, _MAX_PAGE), _number(count, _MAX_PAGE))
             for device, first, count in value["ranges"]
         ),
         frames=tuple(
@@ -144,7 +144,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
 
 
 def _number(value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+    if type(value) is not int or not 0 <= value <= most:  # a bool is an int, too
         raise ValueError(f"want a number up to {most}, got {str(value)[:40]!r}")
     return value
 

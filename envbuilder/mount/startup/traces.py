@@ -9,27 +9,28 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, describe, verifying
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, describe, verifying
 from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
-from envbuilder.store.copy import copy
+from envbuilder.store.begun import begun
 from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
 from envbuilder.store.target import Opener, Target
 
 _log = logging.getLogger(__name__)
 
-#: Digits of a time that are read.
+#: Digits of a time or a size that are read.
 _MAX_DIGITS = 16
+_HOT = media_types.HOT_BUNDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,14 @@ class FoundTrace:
     trace: Trace
     stored: bytes
     hot: Descriptor | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes what is parsed there: that takes a third of sending its thousands of ranges."""
+        return _reopened, (self.stored, self.hot)
+
+
+def _reopened(stored: bytes, hot: Descriptor | None) -> FoundTrace:
+    return FoundTrace(trace=parse_trace(stored, source="a trace that was parsed before"), stored=stored, hot=hot)
 
 
 class TraceSearch:
@@ -50,16 +59,7 @@ class TraceSearch:
 
     def begin(self, subject: Descriptor) -> None:
         """Look for the newest trace of the manifest ``subject``."""
-        found: Future[FoundTrace | None] = Future()
-        self._found = found
-
-        def search() -> None:
-            try:
-                found.set_result(_search(self._source, subject))
-            except Exception as error:  # noqa: BLE001 - carried to who asks
-                found.set_exception(error)
-
-        threading.Thread(target=search, name="trace", daemon=True).start()
+        self._found = begun(partial(_search, self._source, subject), "trace")
 
     def result(self, image: OpenImage) -> FoundTrace | None:
         """The trace, once it is here; None when there is none of ``image``, or none that can be read."""
@@ -85,21 +85,48 @@ def find_trace(source: Target, image: OpenImage) -> FoundTrace | None:
 
 
 def _search(source: Target, subject: Descriptor) -> FoundTrace | None:
-    what = _newest(source, subject)
+    what = _newest(source, subject, at_once=True)
     if what is None:
         return None
-    manifest = read_referrer(source, what, subject)
     where = f"{source.name}: {what.digest}"
-    stored = _read(source, manifest.layers[0], MAX_STORED)
+    blob, hot = _noted(what) or _named(source, what, subject)
+    stored = _read(source, blob, MAX_STORED)
     trace = parse_trace(stored, source=where)
-    hot = manifest.layers[1] if trace.frames and len(manifest.layers) > 1 else None
+    if not trace.frames:
+        hot = None
     if hot is not None and hot.size != trace.proofs + sum(frame.size for frame in trace.frames):
         raise InvalidTrace(f"{where}: its bundle has {hot.size} bytes, its trace names others")
     return FoundTrace(trace=trace, stored=stored, hot=hot)
 
 
-def _newest(source: Target, subject: Descriptor) -> Descriptor | None:
-    return max(referrers(source, subject, media_types.TRACE_ARTIFACT), key=_made_at, default=None)
+def _noted(what: Descriptor) -> tuple[Descriptor, Descriptor | None] | None:
+    """The trace and its bundle as the list of referrers names them; None where it does not.
+
+    The manifest would say no more: neither is trusted (decisions/0007).
+    """
+    found: list[Descriptor] = []
+    for name, media_type in ((media_types.TRACE_STORED, media_types.TRACE), (media_types.TRACE_HOT, _HOT)):
+        digest, _, size = what.annotations.get(name, "").partition(" ")
+        if not size.isdecimal() or len(size) >= _MAX_DIGITS:
+            break
+        try:
+            found.append(Descriptor(media_type=media_type, digest=Digest.parse(digest), size=int(size)))
+        except InvalidDigest:
+            return None
+    return (found[0], found[1] if len(found) > 1 else None) if found else None
+
+
+def _named(source: Target, what: Descriptor, subject: Descriptor) -> tuple[Descriptor, Descriptor | None]:
+    """The same as the artifact's manifest names them."""
+    layers = read_referrer(source, what, subject).layers
+    if not layers:
+        raise InvalidTrace(f"{source.name}: {what.digest}: an artifact without a trace")
+    return layers[0], layers[1] if len(layers) > 1 else None
+
+
+def _newest(source: Target, subject: Descriptor, *, at_once: bool = False) -> Descriptor | None:
+    found = referrers(source, subject, media_types.TRACE_ARTIFACT, at_once=at_once)
+    return max(found, key=_made_at, default=None)
 
 
 def _made_at(what: Descriptor) -> int:
@@ -119,6 +146,8 @@ def attach_trace(
     if bundle is not None:
         blobs.append((_describe_file(bundle), lambda: bundle.open("rb")))
     notes = {media_types.TRACE_MADE: str(made_at_s)}
+    for name, (blob, _) in zip((media_types.TRACE_STORED, media_types.TRACE_HOT), blobs, strict=False):
+        notes[name] = f"{blob.digest} {blob.size}"
     before = referrers(target, image.descriptor, media_types.TRACE_ARTIFACT)
     what = attach(target, image.descriptor, media_types.TRACE_ARTIFACT, blobs, notes)
     for old in before:
@@ -133,6 +162,8 @@ def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
     Raises:
         DigestMismatch, UnavailableError, ...: as any copy.
     """
+    from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
+
     what = _newest(source, image.descriptor)
     if what is None:
         return False

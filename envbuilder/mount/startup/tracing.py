@@ -10,8 +10,9 @@ from pathlib import Path
 
 from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.mount.mount import RECORDED_READ_AHEAD, MountSettings
+from envbuilder.mount.mount import RECORDED_READ_AHEAD
 from envbuilder.mount.run import RunOptions, RunReport, run_image
+from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.startup.reads import recorded
 from envbuilder.mount.startup.trace import Pages, Trace, merge, of_reads
 from envbuilder.store.target import RangeTarget

@@ -7,7 +7,8 @@ import pytest
 
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.foreign.toc import has_table, read_table
-from envbuilder.mount.mount import MountSettings, open_mount
+from envbuilder.mount.mount import open_mount
+from envbuilder.mount.settings import MountSettings
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.foreign import foreign_tar, gzip_layer, member, push_foreign

@@ -14,7 +14,8 @@ from envbuilder.image.inspect import open_image
 from envbuilder.mount.foreign.image import foreign_image
 from envbuilder.mount.foreign.layerindex import attach_layer_index
 from envbuilder.mount.foreign.pulled import pull_layer
-from envbuilder.mount.mount import MountSettings, open_mount
+from envbuilder.mount.mount import open_mount
+from envbuilder.mount.settings import MountSettings
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.foreign import (

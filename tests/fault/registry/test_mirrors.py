@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.mount import MountSettings, open_mount
+from envbuilder.mount.mount import open_mount
+from envbuilder.mount.settings import MountSettings
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.client import RegistryClient
