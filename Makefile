@@ -51,12 +51,12 @@ compat: setup ## other people's tools read what we write, and we read theirs
 BUILT = $(notdir $(patsubst %/,%,$(dir $(shell grep -Lx 'system = .*' images/*/env.toml))))
 ENVIRONMENTS = $(notdir $(patsubst %/,%,$(dir $(wildcard images/*/env.toml))))
 
-locks: setup ## images/*/env.toml to lockfiles/
+locks: setup ## images/*/env.toml to lockfiles/, each for all platforms that it declares
 	@tools/install-system-packages fetch lock
-	$(BIN)/envbuilder lock $(ENVIRONMENTS)
+	$(BIN)/envbuilder lock --all-platforms $(ENVIRONMENTS)
 
 locks-check: setup ## fail when any lock is stale (offline)
-	$(BIN)/envbuilder lock --frozen $(ENVIRONMENTS)
+	$(BIN)/envbuilder lock --frozen --all-platforms $(ENVIRONMENTS)
 
 images: setup ## build every image into the store
 	@tools/install-system-packages fetch

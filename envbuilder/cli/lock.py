@@ -41,7 +41,14 @@ class _Options:
 )
 @click.option("--spread", is_flag=True, help="Give packages to layers anew; versions stay.")
 @click.option("--frozen", is_flag=True, help="Write nothing; fail if a lock is stale. Offline.")
-@click.option("--platform", default="linux/x86_64", show_default=True, metavar="P", help="Platform to lock for.")
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="P",
+    help="Platform to lock for, any number (default: linux/x86_64).",
+)
+@click.option("--all-platforms", is_flag=True, help="Lock for every platform that an environment declares.")
 @click.option(
     "--check-bytes", is_flag=True, help="Fetch and hash new files of named indexes: what they promise is not believed."
 )
@@ -54,7 +61,8 @@ def command(
     upgrade_packages: tuple[str, ...],
     spread: bool,
     frozen: bool,
-    platform: str,
+    platforms: tuple[str, ...],
+    all_platforms: bool,
     check_bytes: bool,
     dry_run: bool,
 ) -> Result:
@@ -64,31 +72,35 @@ def command(
     environments that ENV extends are brought up to date first.
     """
     project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
-    parsed = Platform.parse(platform)
-    done: dict[str, tuple[Lock, tuple[str, ...]]] = {}
+    if platforms and all_platforms:
+        raise click.UsageError("--platform and --all-platforms exclude each other")
+    asked = tuple(Platform.parse(each) for each in platforms or ("linux/x86_64",))
+    for_parents = replace(options, upgrade=False, upgrade_packages=(), spread=False)
+    done: dict[tuple[str, Platform], tuple[Lock, tuple[str, ...]]] = {}
     for name in environments:
         specs = list(lineage(project, name))[::-1]
-        for spec in specs:
-            if spec.name not in done:
-                own = (
-                    options
-                    if spec.name in environments
-                    else replace(options, upgrade=False, upgrade_packages=(), spread=False)
-                )
-                done[spec.name] = _lock(app, project, spec, parsed, own, done)
+        for platform in specs[-1].platforms if all_platforms else asked:
+            for spec in specs:
+                if (spec.name, platform) not in done:
+                    own = options if spec.name in environments else for_parents
+                    parent = done[spec.extends, platform][0] if spec.extends else None
+                    done[spec.name, platform] = _lock(app, project, spec, platform, own, parent)
     rows = [
         {
             "name": name,
-            "file": str(lock_file(project, name, parsed).relative_to(project)),
+            "platform": str(platform),
+            "file": str(lock_file(project, name, platform).relative_to(project)),
             "changed": bool(lines),
             "changes": list(lines),
         }
-        for name, (_, lines) in done.items()
+        for (name, platform), (_, lines) in done.items()
     ]
-    text = "\n".join(f"{name}: {line}" for name, (_, lines) in done.items() for line in lines)
+    several = len({platform for _, platform in done}) > 1
+    names = [f"{name} ({platform})" if several else name for name, platform in done]
+    text = [f"{name}: {line}" for name, (_, lines) in zip(names, done.values(), strict=True) for line in lines]
     if not text:
-        app.output.note(f"{', '.join(done)}: fresh, nothing changed")
-    return Result(text, rows)
+        app.output.note(f"{', '.join(names)}: fresh, nothing changed")
+    return Result("\n".join(text), rows)
 
 
 def _lock(
@@ -97,10 +109,9 @@ def _lock(
     spec: EnvSpec,
     platform: Platform,
     options: _Options,
-    done: dict[str, tuple[Lock, tuple[str, ...]]],
+    parent: Lock | None,
 ) -> tuple[Lock, tuple[str, ...]]:
     existing = read_lock(project, spec.name, platform)
-    parent = done[spec.extends][0] if spec.extends else None
     if options.frozen:
         return require_fresh(spec, platform, existing, parent), ()
     app.output.note(f"{spec.name}: locking for {platform}")

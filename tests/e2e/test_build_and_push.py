@@ -164,3 +164,16 @@ def test_the_processes_of_a_killed_build_end_and_the_next_build_clears_up_after_
 
     fresh("build", "hello", "--dry-run")
     assert not list(begun.iterdir())
+
+
+def test_an_environment_is_locked_for_every_platform_that_it_declares(cli):
+    rows = cli.json("lock", "--frozen", "--all-platforms", "hello", "databricks-ai-v5")
+    told = cli("lock", "--frozen", "--all-platforms", "--platform", "linux/x86_64", "hello", status=2)
+
+    assert [(row["name"], row["platform"], row["file"]) for row in rows] == [
+        ("hello", "linux/aarch64", "lockfiles/hello/linux-aarch64.lock.toml"),
+        ("hello", "linux/x86_64", "lockfiles/hello/linux-x86_64.lock.toml"),
+        ("databricks-ai-v5", "linux/x86_64", "lockfiles/databricks-ai-v5/linux-x86_64.lock.toml"),
+    ]
+    assert "exclude each other" in told.stderr
+    assert "(linux/aarch64)" in cli("lock", "--frozen", "--all-platforms", "hello").stderr
