@@ -59,13 +59,13 @@ class Record:
     writable: bool
     private: bool
     detached: bool
-    keeper: int
     supervisor: int
     points: tuple[str, ...]
     scratch: str = ""
     started_at: float = 0.0  # seconds since the epoch
     layers: tuple[str, ...] = ()
     origin: str = ""
+    keeper: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def unmount(directory: Path, state_dir: Path, *, force: bool = False) -> None:
     if not force:
         kernel.unmount(Path(record.directory))
     # The keeper alone, or the supervisor that has lost it and did not notice yet.
-    for pid in (record.keeper, record.supervisor):
+    for pid in filter(None, (record.keeper, record.supervisor)):
         _end_process(pid, folder)
 
 

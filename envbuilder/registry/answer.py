@@ -17,6 +17,8 @@ from envbuilder.registry.redact import plain, redact_url
 _DRAIN_SIZE = 64 << 10
 #: Seconds that a token, an error or a manifest may take once its headers are here.
 _DOCUMENT_TIMEOUT_S = 120.0
+#: Bytes a second of a part of a blob that are as good as none: a chunk of them would take longer than readers wait.
+_LEAST_RATE = 512
 
 
 class TooSlow(RegistryDown):
@@ -29,8 +31,8 @@ class Answer:
     Not thread-safe. Raises RegistryDown from reads when the connection breaks.
     """
 
-    def __init__(self, inner: urllib3.response.BaseHTTPResponse, url: str) -> None:
-        self._inner, self.url = inner, url
+    def __init__(self, inner: urllib3.response.BaseHTTPResponse, url: str, *, idle_timeout_s: float = 60.0) -> None:
+        self._inner, self.url, self._idle_timeout_s = inner, url, idle_timeout_s
         self.status: int = inner.status
         self.headers: Mapping[str, str] = inner.headers
 
@@ -73,13 +75,30 @@ class Answer:
         return data
 
     def read_exactly(self, size: int) -> bytes:
-        """The next ``size`` bytes, fewer if the body ends before."""
-        data = self.read(size) if size else b""
-        parts, have = [data], len(data)
-        while have < size and (block := self.read(min(BLOCK_SIZE, size - have))):
+        """The next ``size`` bytes, fewer if the body ends before.
+
+        Raises:
+            RegistryDown: it trickles: within the idle timeout came next to nothing.
+        """
+        parts: list[bytes] = []
+        have, seen, at_s = 0, 0, time.monotonic()
+        while have < size and (block := self._some(min(BLOCK_SIZE, size - have))):
             parts.append(block)
             have += len(block)
-        return data if len(parts) == 1 else b"".join(parts)
+            if (passed_s := time.monotonic() - at_s) > self._idle_timeout_s:
+                if have - seen < _LEAST_RATE * passed_s:
+                    self.close()
+                    raise RegistryDown(f"{self.where}: {have - seen} bytes in {passed_s:.0f} s: as good as no answer")
+                seen, at_s = have, at_s + passed_s
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _some(self, size: int) -> bytes:
+        """What has come, at most ``size`` bytes; none only at the end."""
+        try:
+            return self._inner.read1(size)
+        except (HTTPError, OSError) as error:
+            self.close()
+            raise RegistryDown(f"{self.where}: connection broke: {reason_of(error)}") from error
 
     def finish(self) -> None:
         """Give the connection back if little is left to read, else close it."""
@@ -103,11 +122,7 @@ class Answer:
         parts, have = [], 0
         deadline = time.monotonic() + _DOCUMENT_TIMEOUT_S
         while have < limit:
-            try:
-                block = self._inner.read1(min(BLOCK_SIZE, limit - have))
-            except (HTTPError, OSError) as error:
-                self.close()
-                raise RegistryDown(f"{self.where}: connection broke: {reason_of(error)}") from error
+            block = self._some(min(BLOCK_SIZE, limit - have))
             if not block:
                 break
             parts.append(block)

@@ -104,7 +104,7 @@ class Transport:
         finally:
             if stream is not None and not isinstance(stream, bytes):
                 stream.close()
-        answer = Answer(inner, url)
+        answer = Answer(inner, url, idle_timeout_s=self.settings.idle_timeout_s)
         self._note(method, answer, sent, time.monotonic() - start, why)
         return answer
 

@@ -25,13 +25,17 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One ranged read: chunks ``first`` to ``last`` of a blob, both included, or its ``INDEX``."""
+    """One ranged read: chunks ``first`` to ``last`` of a blob, both included, or its ``INDEX``.
+
+    given_up: nobody waits for it any more, as it took too long.
+    """
 
     blob: LazyBlob
     first: int
     last: int
     priority: int
     started: bool = False
+    given_up: bool = False
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
 
 
@@ -46,3 +50,15 @@ def runs(chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
         last = chunk
     if first >= 0:
         yield first, last
+
+
+def overdue(job: Job, now: float) -> list[Done]:
+    """Of the reads that wait for ``job`` those whose limit has passed at ``now``; they no longer do."""
+    failed: list[Done] = []
+    for chunk, waiters in list(job.waiters.items()):
+        for waiter in waiters:
+            if waiter.deadline <= now and waiter.missing > 0:
+                failed.append(waiter.done)
+                waiter.missing = -1  # other chunks of it that come later must not answer again
+        job.waiters[chunk] = [waiter for waiter in waiters if waiter.missing > 0]
+    return failed

@@ -38,8 +38,8 @@ _TRIES = 4
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 #: Seconds that requests in flight get at the end.
 _STOP_S = 1.0
-#: Seconds between two looks at how far a full pull is.
-_LOOK_S = 0.05
+#: Seconds between two looks at how far a full pull is, and at whether reads have waited for too long.
+_LOOK_S, _EXPIRE_S = 0.05, 0.5
 
 
 class SourceAway(UnavailableError):
@@ -96,6 +96,7 @@ class Fetcher:
             thread = threading.Thread(target=self._work, name=f"fetch-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
+        threading.Thread(target=self._expire, name="deadlines", daemon=True).start()
 
     def fetch_all(
         self,
@@ -172,6 +173,10 @@ class Fetcher:
                 self._schedule.fail(job, FOR_GOOD)
             finally:
                 self._schedule.ended(job)
+
+    def _expire(self) -> None:
+        while not self._stopped.wait(_EXPIRE_S):
+            self._schedule.expire(time.monotonic())
 
     def _run(self, job: Job) -> None:
         """Fetch until it worked, or until nobody waits any more."""
@@ -270,6 +275,8 @@ class Fetcher:
                 if self._schedule.overflow(blob, number, plain):
                     _log.warning("%s: chunk store full, chunks are kept in memory: %s", self._image, error)
             self._schedule.finish(job, number, chunk.blob_size)
+            if job.given_up:
+                return
         first = index.blob_offsets[span.start + 1] - index.blob_offsets[span.start]
         self._schedule.told(answered - begun, time.monotonic() - answered, size - first)
 

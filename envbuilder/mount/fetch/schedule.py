@@ -19,24 +19,18 @@ from collections.abc import Iterator, Sequence
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch import rounds
-from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, runs
+from envbuilder.mount.fetch.ahead import ahead_of
+from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, overdue, runs
 from envbuilder.mount.fetch.lazyblob import AnyIndex, Done, LazyBlob
 from envbuilder.mount.fetch.link import Link
 from envbuilder.mount.fetch.promised import Promised
 from envbuilder.mount.request import Device
 
 #: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
-#: ``import torch`` from the AI image, cold, registry on loopback (2026-11-30), as requests, reads that waited, MB and
-#: CPU-s of Debian's registry: 2 then 4 chunks 1,180, 1,111, 291 and 7.5; 4 then 8 836, 836, 321 and 5.4; 4 then 16
-#: 765, 711, 353 and 4.6; 8 then 16 597, 625, 362 and 3.9. The job waits for one after the other, each for a round trip;
-#: 70 MB more are 0.6 s at 1 Gbit/s.
+#: docs/decisions/0002-reads-ahead.md has the numbers.
 _FIRST_GROUP, _GROUP, _REGION = 8, 16, 16
 #: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
 _TRACED_GROUP = 2
-#: Chunks that read-ahead grows to: 4 MiB of uncompressed data ahead of a sequential reader.
-_MAX_AHEAD = 16
-#: Sequential readers of one blob that are remembered.
-_STREAMS = 32
 #: Seconds without a foreground miss until the background goes on: it never competes with a start.
 _QUIET_S = 0.25
 #: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
@@ -161,26 +155,9 @@ class Schedule:
         return [chunk for chunk in blob.stored.missing(start, stop - 1) if (blob.number, chunk) not in self._flights]
 
     def _read_ahead(self, blob: LazyBlob, first: int, last: int) -> None:
-        """Fetch on for a sequential reader, twice as far each time it enters what was fetched ahead for it.
-
-        ``blob.streams``: the chunk that goes on with a stream -> where to fetch ahead from, and how many. A chunk
-        that continues no stream begins one and fetches nothing more: an import storm stays as small as
-        it is. One request a region, so that requests grow with the stream.
-        """
-        assert blob.index is not None
-        begin, window = 0, 0
-        for chunk in range(first, last + 1):
-            if (found := blob.streams.pop(chunk, None)) is not None:
-                begin, window = found
-        if not window:
-            blob.streams[last + 1] = (last + 2, 1)
-        elif begin < len(blob.index):
-            end = min(begin + window, len(blob.index))
-            for run_first, run_last in runs(self._unasked(blob, begin, end)):
-                self._queue(blob, run_first, run_last, AHEAD)
-            blob.streams[begin] = (end, min(window * 2, _MAX_AHEAD))
-        while len(blob.streams) > _STREAMS:
-            blob.streams.popitem(last=False)
+        ahead = ahead_of(blob, first, last)
+        for run_first, run_last in runs(self._unasked(blob, ahead.start, ahead.stop)):
+            self._queue(blob, run_first, run_last, AHEAD)
 
     def _queue(self, blob: LazyBlob, first: int, last: int, priority: int) -> None:
         if (blob.number, first) in self._flights:
@@ -254,10 +231,12 @@ class Schedule:
         """Chunk ``number`` is here, ``size`` bytes as stored: answer the reads that it completes."""
         ready = []
         with self._changed:
-            self._flights.pop((job.blob.number, number), None)
+            now = self._flights.pop((job.blob.number, number), job)
             self._counters.add("fetched_bytes", size)
             self._counters.add("fetched_chunks")
-            waiters = job.waiters.pop(number, ())
+            waiters = job.waiters.pop(number, [])
+            if now is not job:  # it was given up, and somebody else waits
+                waiters = waiters + now.waiters.pop(number, [])
             if not waiters:
                 self._counters.add("background_chunks" if job.priority == BACKGROUND else "ahead_chunks")
             for waiter in waiters:
@@ -281,32 +260,48 @@ class Schedule:
 
         It is when nobody waits for it any more, and, if nobody ever did, from ``unless_before`` on.
         """
-        failed: list[Done] = []
         with self._changed:
-            for chunk, waiters in list(job.waiters.items()):
-                for waiter in waiters:
-                    if waiter.deadline <= now and waiter.missing > 0:
-                        failed.append(waiter.done)
-                        waiter.missing = -1  # other chunks of it that come later must not answer again
-                job.waiters[chunk] = [waiter for waiter in waiters if waiter.missing > 0]
+            failed = overdue(job, now)
             waiting = any(job.waiters.values())
             if job.first == INDEX:
-                found = self._unplanned.pop(job.blob.number, [])
-                failed += [done for _, _, done, deadline in found if deadline <= now]
-                if later := [item for item in found if item[3] > now]:
-                    self._unplanned[job.blob.number] = later
-                    waiting = True
+                failed += self._late(job.blob.number, now)
+                waiting = waiting or job.blob.number in self._unplanned
             given_up = not waiting and (now >= unless_before or job.priority == FOREGROUND)
             if given_up:
                 if now < FOR_GOOD:
                     self._passed_over = True
                 elif job.first == INDEX:
                     self._lost.add(job.blob.number)
-                for chunk in range(job.first, job.last + 1):
-                    self._flights.pop((job.blob.number, chunk), None)
+                self._land(job)
         for done in failed:
             done(OSError(errno.EIO, "the source is away or sends other bytes than it promised"))
         return given_up
+
+    def _land(self, job: Job) -> None:
+        for chunk in range(job.first, job.last + 1):
+            if self._flights.get((job.blob.number, chunk)) is job:
+                del self._flights[job.blob.number, chunk]
+
+    def _late(self, number: int, now: float) -> list[Done]:
+        """Of the reads that wait for the index of a blob those whose limit has passed; they no longer do."""
+        found = self._unplanned.pop(number, [])
+        if later := [item for item in found if item[3] > now]:
+            self._unplanned[number] = later
+        return [done for _, _, done, deadline in found if deadline <= now]
+
+    def expire(self, now: float) -> None:
+        """Answer EIO to all reads whose limit has passed at ``now``, although what they wait for may still trickle."""
+        with self._changed:
+            failed: list[Done] = []
+            for job in set(self._flights.values()):
+                late = self._late(job.blob.number, now) if job.first == INDEX else overdue(job, now)
+                waiting = job.blob.number in self._unplanned if job.first == INDEX else any(job.waiters.values())
+                failed += late
+                if late and not waiting:  # it has a thread; the next read asks anew, by another
+                    job.given_up = True
+                    self._land(job)
+        for done in failed:
+            done(OSError(errno.EIO, "nothing came within the limit"))
 
     # Starting, everything at once, stopping.
 

@@ -303,3 +303,24 @@ def test_stopping_answers_the_reads_that_wait(tmp_path):
         blob.when_ready(0, 10, errors.append)
 
     assert [type(error) for error in errors] == [OSError]
+
+
+def test_a_read_fails_at_its_limit_although_its_request_still_trickles_and_the_next_one_asks_anew(tmp_path):
+    stuck, asked = threading.Event(), threading.Event()
+
+    def fault(data):
+        if stuck.is_set() and not asked.is_set():
+            asked.set()
+            while stuck.is_set():
+                stuck.wait(0.01)
+        return data
+
+    with fetching(tmp_path, Source(fault), wait_limit_s=0.1) as (_, blob):
+        read(blob, 0, 10)
+        stuck.set()
+        with pytest.raises(OSError, match="within the limit"):
+            read(blob, 30 * CHUNK_SIZE, 10)
+        again = read(blob, 30 * CHUNK_SIZE, 10)
+        stuck.clear()
+
+    assert again == TAR[30 * CHUNK_SIZE :][:10]
