@@ -46,6 +46,18 @@ def test_an_image_is_signed_and_only_then_resolved_under_a_policy(fresh, there, 
     assert fresh("signatures", f"{there}:1", "--key", str(public)).stdout.strip() == pinned
 
 
+def test_many_references_are_resolved_at_once_and_one_that_fails_leaves_the_others_alone(fresh, there):
+    pinned = fresh.json("resolve", f"{there}:1")["pinned"]
+
+    done = fresh("resolve", f"{there}:1", f"{there}:none", pinned, "--json", status=6)
+
+    first, absent, last = json.loads(done.stdout)["references"]
+    assert first["pinned"] == last["pinned"] == pinned
+    assert (absent["asked"], absent["exitCode"]) == (f"{there}:none", 6)
+    assert f"error: {there}:none: " in done.stderr
+    assert fresh("resolve", f"{there}:1", pinned).stdout.count(pinned) == 3
+
+
 def test_files_are_attached_and_discovered(fresh, there, tmp_path):
     (tmp_path / "note.txt").write_text("hello")
 
