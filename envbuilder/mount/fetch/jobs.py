@@ -38,6 +38,14 @@ class Job:
     given_up: bool = False
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
 
+    @property
+    def what(self) -> str:
+        """In words."""
+        layer = f"layer {self.blob.device.blob.digest}"
+        if self.first == INDEX:
+            return f"the chunk index of {layer}"
+        return f"{layer}, chunk {self.first}" + (f" to {self.last}" if self.last > self.first else "")
+
 
 def runs(chunks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Neighbouring chunks joined: (first, last) of each run."""

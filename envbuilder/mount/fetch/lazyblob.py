@@ -36,7 +36,7 @@ class LazyBlob:
 
     index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it.
     streams, regions: of the schedule, under its lock. overflow: verified chunks that the store had no room for.
-    read_at: when it was last read, on the monotonic clock.
+    read_at: when it was last read, on the monotonic clock. noted: told of every read that waits (seen/waits.py).
     """
 
     def __init__(self, number: int, device: Device, wanting: Wanting, counters: Counters) -> None:
@@ -49,6 +49,7 @@ class LazyBlob:
         self.regions: set[int] = set()
         self.overflow: OrderedDict[int, bytes] = OrderedDict()
         self.read_at = 0.0
+        self.noted: Callable[[int, int, int, Done], Done] | None = None
 
     def prepared(self, stored: StoredBlob) -> None:
         """Hot pages may come before the index is here: all chunks have ``CHUNK_SIZE`` bytes."""
@@ -118,4 +119,6 @@ class LazyBlob:
 
     def when_ready(self, offset: int, size: int, done: Done) -> None:
         """See ``fuse.ServedFile``."""
+        if self.noted is not None:
+            done = self.noted(self.number, offset, size, done)
         self._wanting.want(self, offset, size, done)

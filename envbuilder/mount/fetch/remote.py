@@ -176,7 +176,11 @@ class Fetcher:
 
     def _expire(self) -> None:
         while not self._stopped.wait(_EXPIRE_S):
-            self._schedule.expire(time.monotonic())
+            for job in self._schedule.expire(time.monotonic()):
+                limit_s = self._wait_limit_s
+                _log.error(
+                    "%s: %s: nothing whole within %.0f s: gave up on %s", self._image, self._name, limit_s, job.what
+                )
 
     def _run(self, job: Job) -> None:
         """Fetch until it worked, or until nobody waits any more."""
@@ -193,6 +197,7 @@ class Fetcher:
                 self._schedule.count(outages=1)
                 _log.warning("%s: %s: %s", self._image, self._name, error)
                 if self._schedule.fail(job, time.monotonic(), unless_before=begun + self._wait_limit_s):
+                    _log.error("%s: %s: gave up on %s: %s", self._image, self._name, job.what, error)
                     return
             except EnvbuilderError as error:
                 # It says no, or sends other bytes: asking a few times more is for replicas that differ.
@@ -205,7 +210,7 @@ class Fetcher:
                 elif isinstance(error, IntegrityError) and tries:
                     tries = max(tries, _TRIES - 1)
                 if tries >= _TRIES:
-                    _log.error("%s: %s: gave up on layer %s", self._image, self._name, job.blob.device.blob.digest)
+                    _log.error("%s: %s: gave up on %s: %s", self._image, self._name, job.what, error)
                     self._gave_up = error
                     self._schedule.fail(job, FOR_GOOD)
                     return

@@ -289,8 +289,12 @@ class Schedule:
             self._unplanned[number] = later
         return [done for _, _, done, deadline in found if deadline <= now]
 
-    def expire(self, now: float) -> None:
-        """Answer EIO to all reads whose limit has passed at ``now``, although what they wait for may still trickle."""
+    def expire(self, now: float) -> list[Job]:
+        """Answer EIO to all reads whose limit has passed at ``now``, although what they wait for may still trickle.
+
+        The jobs that nobody waits for any more.
+        """
+        given_up = []
         with self._changed:
             failed: list[Done] = []
             for job in set(self._flights.values()):
@@ -299,9 +303,11 @@ class Schedule:
                 failed += late
                 if late and not waiting:  # it has a thread; the next read asks anew, by another
                     job.given_up = True
+                    given_up.append(job)
                     self._land(job)
         for done in failed:
             done(OSError(errno.EIO, "nothing came within the limit"))
+        return given_up
 
     # Starting, everything at once, stopping.
 

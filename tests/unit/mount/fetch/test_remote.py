@@ -2,6 +2,7 @@
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -312,7 +313,7 @@ def test_a_read_fails_at_its_limit_although_its_request_still_trickles_and_the_n
         if stuck.is_set() and not asked.is_set():
             asked.set()
             while stuck.is_set():
-                stuck.wait(0.01)
+                time.sleep(0.01)
         return data
 
     with fetching(tmp_path, Source(fault), wait_limit_s=0.1) as (_, blob):
