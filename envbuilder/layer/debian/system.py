@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -71,6 +71,8 @@ class System:
         links = {
             item.path: Placed(path=item.path, mode=item.mode, link=item.link) for item in entries if item.is_symlink
         }
+        if not links:
+            return self
         tree = {**self.tree, **links}
         return replace(self, tree=tree, children=_children(tree))
 
@@ -167,19 +169,16 @@ def _read_part(deb: Deb, artifacts: ArtifactSource, wanted: Callable[[str], bool
 def _children(tree: Iterable[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for path in tree:
-        for parent, name in _ancestors(path):
-            names = found.setdefault(parent, set())
-            if name in names:
-                break
-            names.add(name)
+        here = path
+        while here:
+            parent, _, name = here.rpartition("/")
+            names = found.get(parent)
+            if names is not None:
+                names.add(name)
+                break  # whoever was first below this parent noted what is above it
+            found[parent] = {name}
+            here = parent
     return {parent: tuple(sorted(names)) for parent, names in found.items()}
-
-
-def _ancestors(path: str) -> Iterator[tuple[str, str]]:
-    while path:
-        parent, _, name = path.rpartition("/")
-        yield parent, name
-        path = parent
 
 
 def _is_symlink(mode: int) -> bool:
