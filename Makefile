@@ -67,9 +67,9 @@ breadth: setup ## build and start the stacks of tests/breadth: vLLM, Ray + XGBoo
 	@tools/install-system-packages fetch run
 	$(BIN)/python tools/breadth.py $(ENVS)
 
-repro: setup ## build ENV ("all": every image) twice: other directory, file order, mtimes, umask, uid, TZ, locale, one CPU; compare
+repro: setup ## build every image, or ENV="hello ai", twice: other directory, file order, mtimes, umask, uid, TZ, locale, one CPU
 	@tools/install-system-packages fetch
-	tools/repro $(ENV)
+	tools/repro $(if $(filter file,$(origin ENV)),$(BUILT),$(ENV))
 
 fuzz: setup ## damaged wheels, debs, tars and zstd frames for FUZZ_SECONDS (60); crashes into .cache/fuzz
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
