@@ -16,6 +16,8 @@ from servers import Registry
 class Buildah:
     """A container store of its own, with the base image imported and pushed: outside of what is measured."""
 
+    repository = "buildah/env"  # of tag 1
+
     def __init__(self, bench: Bench, made: Contents, at: Registry) -> None:
         need("buildah", "runc")
         self._bench, self._made, self._at = bench, made, at
@@ -47,7 +49,7 @@ class Buildah:
         return self._run(*words, "-f", self._folder / "Containerfile", self._folder / "context")
 
     def push(self) -> Cost:
-        return self._run("push", "-q", "--tls-verify=false", "env:1", f"docker://{self._at.host}/buildah/env:1")
+        return self._run("push", "-q", "--tls-verify=false", "env:1", f"docker://{self._at.host}/{self.repository}:1")
 
     def _run(self, *words: str | Path) -> Cost:
         return measured([*self._words, *words], log=self._bench.log)

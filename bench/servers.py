@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -27,6 +28,12 @@ _PORT = 5000
 #: Bucket of tbf: a quarter of a millisecond more than a TCP segment burst of 64 KiB needs.
 _BURST = "256kb"
 _PR_SET_PDEATHSIG = 1
+_MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,27 @@ class Registry:
         """Bytes of all blobs that it holds."""
         blobs = self.data / "docker/registry/v2/blobs"
         return sum(file.stat().st_size for file in blobs.rglob("data"))
+
+    def image_size(self, repository: str, reference: str) -> int:
+        """Bytes of all layers of an image, those of its base included; of an index, of its first image."""
+        request = urllib.request.Request(f"http://{self.host}/v2/{repository}/manifests/{reference}")
+        request.add_header("Accept", ", ".join(_MANIFESTS))
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+            manifest = json.load(answer)
+        if "manifests" in manifest:
+            return self.image_size(repository, manifest["manifests"][0]["digest"])
+        return sum(layer["size"] for layer in manifest["layers"])
+
+    def upload(self, repository: str, digest: str, file: Path) -> None:
+        """Let a repository have the blob ``digest``, which is ``file``."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        begin = urllib.request.Request(f"http://{self.host}/v2/{repository}/blobs/uploads/", method="POST", data=b"")
+        with opener.open(begin, timeout=60) as answer:
+            place = answer.headers["Location"]
+        with file.open("rb") as body:
+            headers = {"Content-Length": str(file.stat().st_size), "Content-Type": "application/octet-stream"}
+            end = urllib.request.Request(f"{place}&digest={digest}", method="PUT", data=body, headers=headers)
+            opener.open(end, timeout=600).close()
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.pid)
