@@ -26,7 +26,7 @@ from envbuilder.layer.debian.effects import (
 )
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
-from envbuilder.layer.debian.overlaps import check_overlaps
+from envbuilder.layer.debian.overlaps import check_diversions, check_overlaps
 from envbuilder.layer.debian.part import Parts
 from envbuilder.layer.debian.system import System, read_system
 from envbuilder.layer.tree import Entry, Placed, file, symlink
@@ -73,7 +73,7 @@ def computed_entries(
 
     Raises:
         UnknownScript: a package has a maintainer script whose effects nobody wrote down.
-        SharedPath: two packages ship different files at one path.
+        SharedPath, DivertedPath: two packages ship different files at one path, or one diverts the other's.
         BadDeb: a package is malformed.
     """
     parts = Parts(memory, rule=_WANTED_RULE) if memory else None
@@ -111,6 +111,7 @@ def _system_entries(
     every = [effect for name in sorted(effects) for effect in effects[name]]
     diversions = {name: [item for item in items if isinstance(item, Divert)] for name, items in effects.items()}
     overrides = [item for item in every if isinstance(item, Own) and item.override]
+    check_diversions(system.controls.values(), diversions)
     yield from dpkg_entries(system, platform, diversions, overrides)
     if "base-passwd" in system.controls:
         known = users.accounts(system, [item for item in every if isinstance(item, Account)])

@@ -1,7 +1,8 @@
 import pytest
 
 from envbuilder.layer.debian.ar import BadDeb
-from envbuilder.layer.debian.overlaps import SharedPath, check_overlaps
+from envbuilder.layer.debian.effects import Divert
+from envbuilder.layer.debian.overlaps import DivertedPath, SharedPath, check_diversions, check_overlaps
 from envbuilder.layer.debian.system import read_system
 from envbuilder.layer.tree import file
 from envbuilder.testing.debs import deb_of, make_deb
@@ -66,3 +67,14 @@ def test_two_packages_with_different_files_at_one_path_are_refused(control):
 def test_equal_files_and_lone_conffiles_are_no_conflict(control):
     check_overlaps([control("one", md5sums=f"{'0' * 32}  usr/x\n"), control("two", md5sums=f"{'0' * 32}  usr/x\n")])
     check_overlaps([control("one", conffiles="/etc/x\n"), control("two", conffiles="/etc/y\n")])
+
+
+def test_a_package_whose_file_another_one_diverts_is_refused(control):
+    other, guard = control("other", md5sums=f"{'0' * 32}  usr/bin/run\n"), control("guard")
+    moved = {"guard": [Divert("/usr/bin/run", "/usr/bin/run.other")]}
+
+    with pytest.raises(DivertedPath, match="/usr/bin/run: guard diverts the file of other"):
+        check_diversions([other, guard], moved)
+    with pytest.raises(DivertedPath, match="/etc/x: guard diverts"):
+        check_diversions([control("other", conffiles="/etc/x\n")], {"guard": [Divert("/etc/x", "/etc/x.other")]})
+    check_diversions([control("guard", md5sums=f"{'0' * 32}  usr/bin/run\n")], moved)  # its own is where it wants it
