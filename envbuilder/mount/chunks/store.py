@@ -173,7 +173,11 @@ class StoredBlob:
             OSError: the disk is full.
         """
         if self.pages is None:
-            self.pages = PageMap(self.folder / f"pages.{_boot_id()}", self._count)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)  # streamer and worker come here at once, and one makes the file
+            try:
+                self.pages = PageMap(self.folder / f"pages.{_boot_id()}", self._count)
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
         return self.pages
 
     def _open_data(self) -> int:

@@ -1,5 +1,9 @@
 """Single pages of chunks: what is said to be here is, in this boot and for every process."""
 
+import fcntl
+import os
+import threading
+
 import pytest
 
 from envbuilder.digest import Digest
@@ -57,3 +61,19 @@ def test_a_map_of_another_size_is_made_anew(tmp_path):
     (tmp_path / "map").write_bytes(b"\xff" * 24)
 
     assert not PageMap(tmp_path / "map", 2).has(1, 0, 0)
+
+
+def test_who_opens_the_map_waits_for_who_makes_it(tmp_path):
+    blob = open_blob(tmp_path)
+    lock = os.open(blob.folder / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    opening = threading.Thread(target=blob.with_pages)
+    opening.start()
+    opening.join(0.05)
+    waited = opening.is_alive()
+    os.close(lock)
+    opening.join(10)
+
+    assert waited
+    assert blob.pages is not None
+    blob.close()
