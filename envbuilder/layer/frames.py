@@ -7,6 +7,8 @@ Format: docs/formats/layer.md; draft EROFS image spec 640fd6a5, 3.3 and 3.4.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -55,19 +57,22 @@ class Hashing(Writable, Protocol):
 
 
 class FrameWriter:
-    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks.
+    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, and two more a helper.
 
-    ``finish`` ends the blob and must be called once. Not thread-safe. Hashing and compression
-    release the GIL, but a layer is one thread: parallel layers use the cores without hand-overs.
+    ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
+    thread-safe. helpers: threads that compress and hash chunks while the caller makes the next; the bytes are the
+    same. With none all is done in the caller's thread: parallel layers use the cores without hand-overs.
     """
 
-    def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD) -> None:
+    def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD, helpers: int = 0) -> None:
         self._out = out if isinstance(out, Hashing) else _Hashed(out)
         self._media_type = media_type
-        # No frame checksum: the chunk index has the SHA-256 of every frame, the manifest that of the blob.
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
-        self._chunk = memoryview(bytearray(CHUNK_SIZE))
+        self._helpers = ThreadPoolExecutor(helpers, "frames") if helpers else None
+        self._ahead = 2 * helpers
+        self._free = [_Desk() for _ in range(self._ahead + 1)]
+        self._desk = self._free.pop()
         self._filled = 0
+        self._running: deque[tuple[_Desk, int, Future[_Frame]]] = deque()
         self._diff_id = hashlib.sha256()
         self._offsets, self._blob_offsets, self._checksums = [0], [0], bytearray()
         self._nodes = bytearray()
@@ -78,7 +83,7 @@ class FrameWriter:
         size, taken = len(view), 0
         while taken < size:
             part = min(size - taken, CHUNK_SIZE - self._filled)
-            self._chunk[self._filled : self._filled + part] = view[taken : taken + part]
+            self._desk.chunk[self._filled : self._filled + part] = view[taken : taken + part]
             self._filled += part
             taken += part
             if self._filled == CHUNK_SIZE:
@@ -89,6 +94,9 @@ class FrameWriter:
         """End the last chunk, write the chunk index behind it, and say what the blob is."""
         if self._filled:
             self._end_chunk()
+        while self._running:
+            self._take_oldest()
+        self.close()
         index = ChunkIndex(
             offsets=tuple(self._offsets), blob_offsets=tuple(self._blob_offsets), checksums=bytes(self._checksums)
         )
@@ -107,16 +115,64 @@ class FrameWriter:
         diff_id = Digest("sha256:" + self._diff_id.hexdigest())
         return Framed(blob=blob, diff_id=diff_id, tar_size=self._offsets[-1], index=index)
 
+    def close(self) -> None:
+        """End the helpers; a no-op after ``finish``."""
+        if self._helpers is not None:
+            self._helpers.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> FrameWriter:  # noqa: PYI034  typing.Self is of Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _end_chunk(self) -> None:
-        chunk = self._chunk[: self._filled]
-        self._diff_id.update(chunk)
-        self._nodes += pages.node(pages.leaves(chunk))
-        frame = self._compressor.compress(chunk)
-        self._checksums += hashlib.sha256(frame).digest()
-        self._offsets.append(self._offsets[-1] + self._filled)
-        self._blob_offsets.append(self._blob_offsets[-1] + len(frame))
-        self._out.write(frame)
-        self._filled = 0
+        desk, size, self._filled = self._desk, self._filled, 0
+        if self._helpers is None:
+            self._diff_id.update(desk.chunk[:size])
+            self._append(size, desk.frame(size))
+            return
+        self._running.append((desk, size, self._helpers.submit(desk.frame, size)))
+        self._diff_id.update(desk.chunk[:size])  # the one hash that has an order: meanwhile, here
+        while len(self._running) > self._ahead or (self._running and self._running[0][2].done()):
+            self._take_oldest()
+        self._desk = self._free.pop()
+
+    def _take_oldest(self) -> None:
+        desk, size, future = self._running.popleft()
+        self._append(size, future.result())
+        self._free.append(desk)
+
+    def _append(self, size: int, frame: _Frame) -> None:
+        self._nodes += frame.node
+        self._checksums += frame.checksum
+        self._offsets.append(self._offsets[-1] + size)
+        self._blob_offsets.append(self._blob_offsets[-1] + len(frame.data))
+        self._out.write(frame.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A chunk as it is stored; its checksum, and the node over its pages."""
+
+    data: bytes
+    checksum: bytes
+    node: bytes
+
+
+class _Desk:
+    """Room for one chunk, and what compresses it; one thread works at it at a time."""
+
+    def __init__(self) -> None:
+        self.chunk = memoryview(bytearray(CHUNK_SIZE))
+        # No frame checksum: the chunk index has the SHA-256 of every frame, the manifest that of the blob.
+        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
+
+    def frame(self, size: int) -> _Frame:
+        """The first ``size`` bytes of the chunk as a frame."""
+        chunk = self.chunk[:size]
+        data = self._compressor.compress(chunk)
+        return _Frame(data, hashlib.sha256(data).digest(), pages.node(pages.leaves(chunk)))
 
 
 class _Hashed:

@@ -1,6 +1,7 @@
 import hashlib
 import io
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,9 @@ from envbuilder.layer.chunks import index_range
 from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, FrameWriter, read_chunk
 
 
-def framed(data, piece=100_003):
+def framed(data, piece=100_003, helpers=0):
     out = io.BytesIO()
-    writer = FrameWriter(out)
+    writer = FrameWriter(out, helpers=helpers)
     for start in range(0, len(data), piece):
         writer.write(data[start : start + piece])
     return writer.finish(), out.getvalue()
@@ -46,6 +47,32 @@ def test_the_blob_does_not_depend_on_how_it_was_written(piece):
     data = DATA[:5000] if piece == 1 else DATA
 
     assert framed(data, piece) == framed(data)
+
+
+@pytest.mark.parametrize("helpers", [1, 3])
+@pytest.mark.parametrize("data", [b"", b"short", DATA * 8])
+def test_the_blob_does_not_depend_on_who_helped(data, helpers):
+    assert framed(data, helpers=helpers) == framed(data)
+
+
+class FullAfter:
+    def __init__(self, size):
+        self.left = size
+
+    def write(self, data):
+        self.left -= len(data)
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("helpers", [0, 2])
+def test_a_writer_that_fails_leaves_no_thread_behind(helpers):
+    before = threading.active_count()
+    with pytest.raises(OSError, match="No space"), FrameWriter(FullAfter(CHUNK_SIZE), helpers=helpers) as writer:
+        writer.write(random.Random(2).randbytes(CHUNK_SIZE * 9))
+        writer.finish()
+
+    assert threading.active_count() == before
 
 
 def test_an_empty_stream_is_a_blob_with_an_empty_index():
