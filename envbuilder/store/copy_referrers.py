@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from envbuilder.digest import Descriptor, Digest
@@ -10,11 +11,13 @@ from envbuilder.errors import IntegrityError
 from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import Index, parse_document
 from envbuilder.store.copy import DEFAULT_JOBS, MAX_MANIFESTS, Progress, copy
-from envbuilder.store.referrers import attach_manifest, read_referrer, referrers
-from envbuilder.store.target import Target
+from envbuilder.store.referrers import attach_manifests, read_referrer, referrers
+from envbuilder.store.target import SerialTarget, Target
 
 #: Referrers of referrers that are followed: a signature of an SBOM of an image is two.
 MAX_LEVELS = 3
+#: Referrers copied at a time: a build attaches four, of a few kB each.
+_TOGETHER = 4
 
 
 class TooManyReferrers(IntegrityError):
@@ -45,30 +48,40 @@ def copy_referrers(
     Raises:
         TooManyReferrers: over a cap. ForeignReferrer: a list names what is no referrer. As any copy.
     """
+
+    def one(pair: tuple[Descriptor, Descriptor]) -> tuple[bytes, int]:
+        subject, each = pair
+        data = _bytes(source, each, subject)
+        return data, copy(source, plain(each), target, jobs=jobs, progress=progress, finish=False).copied_bytes
+
     done: dict[Digest, Descriptor] = {}
     moved = 0
-    level = _manifests(source, root)
+    level = manifests_of(source, root)
     for _ in range(MAX_LEVELS):
         found = [(subject, each) for subject in level for each in referrers(source, subject)]
         if types is not None:
             found = [(subject, each) for subject, each in found if each.artifact_type in types]
         level = []
+        fresh: dict[Digest, tuple[Descriptor, Descriptor]] = {}
         for subject, each in found:
-            if each.digest in done:
-                continue
-            if len(done) >= MAX_MANIFESTS:
-                raise TooManyReferrers(
-                    f"{source.name}: {root.digest}: want at most {MAX_MANIFESTS} referrers, got more"
-                )
-            data = _bytes(source, each, subject)
-            moved += copy(source, plain(each), target, jobs=jobs, progress=progress, finish=False).copied_bytes
-            attach_manifest(target, subject, data)
+            if each.digest not in done:
+                fresh.setdefault(each.digest, (subject, each))
+        if len(done) + len(fresh) > MAX_MANIFESTS:
+            raise TooManyReferrers(f"{source.name}: {root.digest}: want at most {MAX_MANIFESTS} referrers, got more")
+        with ThreadPoolExecutor(1 if isinstance(target, SerialTarget) else _TOGETHER, "referrers") as pool:
+            copied = list(pool.map(one, fresh.values()))
+        moved += sum(size for _, size in copied)
+        manifests: dict[Descriptor, list[bytes]] = {}
+        for (subject, each), (data, _) in zip(fresh.values(), copied, strict=True):
+            manifests.setdefault(subject, []).append(data)
             done[each.digest] = each
             level.append(plain(each))
+        for subject, datas in manifests.items():
+            attach_manifests(target, subject, datas)
     return ReferrersReport(referrers=tuple(done.values()), copied_bytes=moved)
 
 
-def _manifests(source: Target, root: Descriptor) -> list[Descriptor]:
+def manifests_of(source: Target, root: Descriptor) -> list[Descriptor]:
     """``root`` and the manifests below it: each may have referrers of its own."""
     found = [plain(root)]
     with source.fetch(root) as stream:

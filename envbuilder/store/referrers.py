@@ -143,11 +143,23 @@ def attach_manifest(target: Target, subject: Descriptor, data: bytes) -> Descrip
     Raises:
         ForeignReferrer: it does not name ``subject``. As ``attach``.
     """
-    what = as_referrer(data, source=f"{target.name}: referrer")
-    _check_subject(parse_document(data, source=target.name), subject, f"{target.name}: {what.digest}")
-    target.push(plain(what), partial(io.BytesIO, data))
-    _enlist(target, subject, what)
-    return what
+    return attach_manifests(target, subject, [data])[0]
+
+
+def attach_manifests(target: Target, subject: Descriptor, manifests: Sequence[bytes]) -> tuple[Descriptor, ...]:
+    """The same for several: the list is changed once, which takes a pause where nobody compares.
+
+    Raises:
+        As ``attach_manifest``.
+    """
+    found = []
+    for data in manifests:
+        what = as_referrer(data, source=f"{target.name}: referrer")
+        _check_subject(parse_document(data, source=target.name), subject, f"{target.name}: {what.digest}")
+        target.push(plain(what), partial(io.BytesIO, data))
+        found.append(what)
+    _enlist(target, subject, found)
+    return tuple(found)
 
 
 def read_referrer(target: Target, what: Descriptor, subject: Descriptor) -> Manifest:
@@ -173,13 +185,20 @@ def unlist(target: Target, subject: Descriptor, gone: Digest) -> None:
     _change(target, subject, lambda listed: tuple(entry for entry in listed if entry.digest != gone))
 
 
-def _enlist(target: Target, subject: Descriptor, what: Descriptor) -> None:
+def _enlist(target: Target, subject: Descriptor, wanted: Sequence[Descriptor]) -> None:
     if isinstance(target, ReferringTarget):
         # Whatever the answer to the push promised (AWS once did, sigstore-js#1183): it counts when it is listed.
-        listing = target.listed_referrers(subject, what.artifact_type)
-        if listing and any(entry.digest == what.digest for entry in listing.found):
-            return
-    _change(target, subject, lambda listed: listed if what in listed else merged(listed, what))
+        listing = target.listed_referrers(subject, wanted[0].artifact_type if len(wanted) == 1 else "")
+        there = {entry.digest for entry in listing.found} if listing else set()
+        wanted = [what for what in wanted if what.digest not in there]
+
+    def with_wanted(listed: tuple[Descriptor, ...]) -> tuple[Descriptor, ...]:
+        for what in wanted:
+            listed = listed if what in listed else merged(listed, what)
+        return listed
+
+    if wanted:
+        _change(target, subject, with_wanted)
 
 
 def _change(

@@ -73,3 +73,27 @@ def test_an_archive_takes_them_before_it_is_finished(tmp_path):
 
     assert archive.lookup("1") == root
     assert digests(referrers(archive, root)) == {sbom.digest}
+
+
+class Counting(MemoryTarget):
+    """Notes each change of a tag."""
+
+    def __init__(self):
+        super().__init__()
+        self.changed = []
+
+    def swap_tag(self, tag, what, data, was):
+        self.changed.append(tag)
+        return super().swap_tag(tag, what, data, was)
+
+
+def test_the_list_of_all_that_is_copied_is_changed_once():
+    source, target = MemoryTarget(), Counting()
+    _, root = image(source)
+    found = [attached(source, root, data) for data in (b"sbom", b"lock", b"provenance")]
+    copy(source, root, target)
+
+    copy_referrers(source, root, target)
+
+    assert digests(referrers(target, root)) == digests(found)
+    assert len(target.changed) == 1
