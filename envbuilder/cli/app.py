@@ -21,6 +21,9 @@ from envbuilder.spec.project import NoProject, find_project
 if TYPE_CHECKING:
     from envbuilder.mount.settings import MountSettings
 
+#: More would not be kept open between requests (pools.py).
+_MAX_CONNECTIONS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class App:
@@ -72,10 +75,14 @@ class App:
             raise SpecError(f"mount.mode: want {', '.join(modes)}, got {mode!r}")
         if not limit.isdecimal():
             raise SpecError(f"mount.wait-limit-s: want seconds, got {limit!r}")
+        connections = self.settings.get("mount.connections")
+        if not connections.isdecimal() or not 1 <= int(connections) <= _MAX_CONNECTIONS:
+            raise SpecError(f"mount.connections: want 1 to {_MAX_CONNECTIONS}, got {connections!r}")
         return MountSettings(
             state_dir=self._folder("state"),
             cache_dir=self._folder("chunks"),
             mode=modes[modes.index(mode)],
+            connections=int(connections),
             wait_limit_s=float(limit),
             trace=self._switch("mount.trace"),
             layer_indexes=self._switch("mount.layer-indexes"),

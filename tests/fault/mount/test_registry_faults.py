@@ -222,3 +222,30 @@ def test_a_registry_that_is_gone_for_good_harms_no_other_image(layout, node, reg
             complete = (whole.directory / "data/big").read_bytes()
 
     assert elsewhere == complete == BIG
+
+
+def test_a_mount_has_no_more_requests_in_flight_than_it_may(node, registry):
+    lock, running, most = threading.Lock(), 0, 0
+
+    def counted(_request, reply: Reply) -> Reply:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.05)
+        with lock:
+            running -= 1
+        return reply
+
+    registry._server.answer = lambda request: counted(request, registry.answer(request))
+    settings = replace(node.settings, connections=3, background=True)
+    with open_mount(node.image, node.source, settings) as mounted:
+        readers = [
+            threading.Thread(target=(mounted.directory / "data" / name).read_bytes) for name in ("big", "second") * 4
+        ]
+        for each in readers:
+            each.start()
+        for each in readers:
+            each.join()
+
+    assert most == 3
