@@ -14,11 +14,11 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
-from envbuilder.cli.flavoured import FLAVOUR, as_flavour
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
 from envbuilder.cli.project import artifact_cache, compiling_packages, fresh_locks
 from envbuilder.cli.targets import Source, host_platform_of, open_destination, open_source, store_tag
+from envbuilder.custom.flavours.names import FLAVOURS
 from envbuilder.digest import Descriptor
 from envbuilder.image.attached import all_attached, copy_attached
 from envbuilder.image.build import build_image, document, missing_plans
@@ -55,7 +55,10 @@ _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
     "--from-archive", "archive", metavar="REF", default="", help="Take artefacts from there alone: no index is asked."
 )
 @click.option(
-    "--flavour", type=FLAVOUR, default=None, help="Also make it in a lazy format of others; --to then gets that image."
+    "--flavour",
+    type=click.Choice(FLAVOURS),
+    default=None,
+    help="Also make it in a lazy format of others; --to then gets that image.",
 )
 @click.option("--record", is_flag=True, help="Take digests that are not as predicted, and record them.")
 @click.option("--dry-run", is_flag=True, help="Say which layers would be built, build nothing.")
@@ -98,6 +101,8 @@ def command(
 
 def _flavour(app: App, lock: Lock, store: LayoutTarget, flavour: str, destination: str, jobs: int) -> dict[str, Any]:
     """Make the image of ``lock`` in ``flavour`` and send it to ``destination``, if there is one."""
+    from envbuilder.cli.flavoured import as_flavour  # noqa: PLC0415  seldom needed
+
     tag = store_tag(lock.name, lock.version)
     what = store.lookup(tag)
     source = Source(LayoutReference(store.directory, tag), store, what, f"oci:{store.directory}:{what.digest}")
@@ -168,6 +173,7 @@ def _build(
         "name": lock.name,
         "version": lock.version,
         "digest": str(known.descriptor.digest),
+        "bytecode": lock.bytecode,
         "layers": rows if was_made else [_row(layer, reused=True) for layer in known.predicted],
         "metadata_size": known.image.lazy.metadata.size if known.image.lazy else 0,
     }
@@ -179,6 +185,8 @@ def _build(
         f"{lock.name}: {len(plans)} layers, {len(new)} built ({human_size(sum(row['size'] for row in new))}) "
         f"in {value['seconds']:.1f} s"
     )
+    if not lock.bytecode:
+        app.output.note(f"{lock.name}: its modules are not compiled, as bytecode = false says: each start compiles")
     return value
 
 

@@ -97,6 +97,7 @@ def _lock(lock: Lock) -> Result:
         "python": lock.python.version,
         "suite": lock.suite,
         "glibc": lock.glibc,
+        "bytecode": lock.bytecode,
         "cuda": {"toolkit": lock.cuda.toolkit, "minimum_driver": lock.cuda.minimum_driver} if lock.cuda else None,
         "parent": lock.parent.name if lock.parent else None,
         "layers": list(lock.layers),

@@ -49,25 +49,30 @@ class ForeignBase(SpecError):
 class Compilation:
     """What makes .pyc files: the image's own interpreter, from its packages.
 
+    packages: None where the lock says that nothing is compiled; the bytes are then the same on every host too.
     stand_in: what runs instead where that cannot; it decides no byte, so it is not in the recipe.
     """
 
     python: Interpreter
     platform: Platform
-    packages: InterpreterPackages
+    packages: InterpreterPackages | None
     stand_in: StandIn | None = None
 
     @property
     def artifacts(self) -> tuple[Deb, ...]:
         running = self.stand_in.packages if self.stand_in else self.packages
+        if running is None:
+            return ()
         return (*running.deciding, *running.running)
 
     @property
     def recipe(self) -> str:
-        return compiler_identity(self.packages.identity)
+        return compiler_identity(self.packages.identity) if self.packages else "none"
 
-    def compiler(self, artifacts: ArtifactSource, cache: Path) -> ImageCompiler:
-        """A compiler that runs on this host."""
+    def compiler(self, artifacts: ArtifactSource, cache: Path) -> ImageCompiler | None:
+        """A compiler that runs on this host; None where nothing is compiled."""
+        if self.packages is None:
+            return None
         runs = self.stand_in or StandIn(packages=self.packages, platform=self.platform)
         unpacked = unpack_interpreter(
             runs.packages, artifacts, self.python, runs.platform, cache=cache / "interpreters"
@@ -97,7 +102,8 @@ class DebPlan:
         for deb in self.debs:
             entries = list(deb_entries(artifacts.file(deb), deb, spool=spool))
             yield from entries
-            yield from compile_entries(debian_modules(entries), compiler)
+            if compiler is not None:
+                yield from compile_entries(debian_modules(entries), compiler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +183,7 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
 
 
 def _compilation(lock: Lock) -> Compilation:
-    packages = interpreter_packages(lock.debs, lock.python)
+    packages = interpreter_packages(lock.debs, lock.python) if lock.bytecode else None
     return Compilation(python=lock.python, platform=lock.platform, packages=packages)
 
 
@@ -191,7 +197,7 @@ def compiled_here(plans: Sequence[AnyPlan], debs: Sequence[Deb], host: Platform)
     for each in plans:
         if isinstance(each, DebPlan | WheelPlan) and each.compilation.platform.machine != host.machine:
             ours = each.compilation
-            runs = stand_in(ours.packages, debs, ours.python, host)
+            runs = stand_in(ours.packages, debs, ours.python, host) if ours.packages else None
             found.append(replace(each, compilation=replace(ours, stand_in=runs)))
         else:
             found.append(each)

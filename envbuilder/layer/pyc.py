@@ -50,7 +50,10 @@ class CompilerDied(HostError):
 class ForeignInterpreter(HostError):
     """The image's interpreter is of an architecture that this host cannot run."""
 
-    hint = "Lock the environment for this host's platform too (its interpreter then compiles), or register an emulator."
+    hint = (
+        "Lock the environment for this host's platform too (its interpreter then compiles), or register an emulator, "
+        "or declare bytecode = false: then no image of it has compiled modules."
+    )
 
 
 class Compiler(Protocol):

@@ -215,10 +215,10 @@ def _place(opened: _Opened, where: Prefix) -> dict[str, _Placed]:
         path = f"{where.root}/bin/{entry_point.name}"
         placed[path] = _made(path, command(entry_point, where.interpreter), executable=True)
     for name in opened.without:
-        path = next((path for path in placed if where.recorded(path) == name), None)
-        if path is None:
+        found = [path for path in placed if where.recorded(path) == name]
+        if not found:
             raise NotThere(f"{opened.source}: leave-out: it installs no {name!r}")
-        del placed[path]
+        del placed[found[0]]
     installer = f"{where.site_packages}/{opened.info}/INSTALLER"
     placed[installer] = _made(installer, b"envbuilder\n", executable=False)
     _check_tree(placed, opened.source)

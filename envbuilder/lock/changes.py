@@ -49,7 +49,19 @@ def changes(old: Lock | None, new: Lock) -> tuple[str, ...]:
         elif was and now and was.digest != now.digest:
             lines.append(f"{key[1]} {now.version}: other file")
     if old is not None:
-        for what in ("version", "suite", "system", "glibc", "layers", "files", "env", "start", "cuda", "allow_scripts"):
+        for what in (
+            "version",
+            "suite",
+            "system",
+            "glibc",
+            "layers",
+            "files",
+            "env",
+            "start",
+            "cuda",
+            "allow_scripts",
+            "bytecode",
+        ):
             if getattr(old, what) != getattr(new, what):
                 lines.append(f"{what} changed")
         if not lines and replace(old, spec_digest=new.spec_digest, parent=new.parent) != old:

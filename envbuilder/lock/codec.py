@@ -67,6 +67,7 @@ def dump(lock: Lock) -> bytes:
         lines += _array("start", map(_value, lock.start))
     if lock.allow_scripts:
         lines += _pairs(**{"allow-scripts": lock.allow_scripts})
+    lines += [] if lock.bytecode else _pairs(bytecode=False)
     lines += ["", "[python]", *_pairs(version=lock.python.version, tag=lock.python.tag)]
     lines += ["", "[partition]"]
     lines += _pairs(**{"threshold": lock.partition.threshold, "wheel-buckets": lock.partition.wheel_buckets})
@@ -259,6 +260,7 @@ def _lock(top: _Table) -> Lock:
         files=tuple(_file(table) for table in content.tables("files")) if "files" in content.values else (),
         system=_system(top.table("system")) if "system" in top.values else None,
         allow_scripts=top.texts("allow-scripts") if "allow-scripts" in top.values else (),
+        bytecode=top.take("bytecode", bool, True),
         substitutions=tuple(_substitution(table) for table in content.tables("substitutions"))
         if "substitutions" in content.values
         else (),

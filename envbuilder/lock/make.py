@@ -145,6 +145,7 @@ def make_lock(
         else None,
         allow_scripts=_allowed(spec, parent),
         substitutions=substitutions(spec, want, wheels),
+        bytecode=spec.bytecode and (parent is None or parent.bytecode),
     )
 
 

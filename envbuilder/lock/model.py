@@ -155,6 +155,7 @@ class Lock:
     system: what stands below instead of ``suite``, ``base`` and ``debs``, which are then empty.
     allow_scripts: Debian packages whose maintainer scripts are unknown and taken to do nothing.
     substitutions: what is not as it was asked for, sorted by name.
+    bytecode: whether modules are compiled into the environment's own layers.
     """
 
     name: str
@@ -177,3 +178,4 @@ class Lock:
     system: ForeignSystem | None = None
     allow_scripts: tuple[str, ...] = ()
     substitutions: tuple[Substitution, ...] = ()
+    bytecode: bool = True

@@ -99,6 +99,7 @@ class EnvSpec:
     sources: name of a package, or a pattern with '*' -> role of the one index that it may come from.
     start: commands whose start-up is traced, each an argv.
     allow_records: Python packages whose RECORD may be wrong: normalised names, sorted.
+    bytecode: whether modules are compiled into the image.
     leave_out: Python package, normalised -> files of it that are not installed, as its RECORD lists them, sorted.
     """
 
@@ -120,6 +121,7 @@ class EnvSpec:
     replaced: tuple[Replacement, ...] = field(default=(), metadata=_LATER)  # sorted by name
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=_LATER)
     allow_records: tuple[str, ...] = field(default=(), metadata=_LATER)
+    bytecode: bool = field(default=True, metadata=_LATER)
     leave_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False, metadata=_LATER)
 
     @property

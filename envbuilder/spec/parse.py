@@ -90,6 +90,7 @@ def _environment(top: Table, digest_of: DigestOf, text_of: TextOf) -> EnvSpec | 
         "replaced": replaced(top.table("replace")),
         "sources": sources(top.table("sources")),
         "allow_records": names(top, "allow-records"),
+        "bytecode": top.take("bytecode", bool, True),
         "leave_out": left_out(top.table("leave-out")),
     }
     top.finish()

@@ -148,3 +148,15 @@ def test_another_version_of_the_interpreter_does_not_stand_in(standard):
 
     assert compiled_here(plan([arm]), others, Platform("x86_64")) == plan([arm])
     assert compiled_here(plan([arm]), [], Platform("x86_64")) == plan([arm])
+
+
+def test_where_nothing_is_compiled_no_interpreter_is_wanted_on_any_host(standard):
+    plain = replace(standard, bytecode=False)
+    arm = replace(plain, platform=Platform("aarch64"))
+    before, after = dict(keys(plan([standard]))), dict(keys(plan([plain])))
+
+    assert all(before[name] != after[name] for name in before)
+    assert keys(compiled_here(plan([arm]), [], Platform("x86_64"))) == keys(plan([plain]))
+    assert all(each.compilation.artifacts == () for each in plan([plain]) if hasattr(each, "compilation"))
+    child = replace(plain, name="y", layers=(*plain.layers, "y/top"), bytecode=True)
+    assert keys(plan([plain, child]))[:-1] == keys(plan([plain]))  # a layer is as its own lock says

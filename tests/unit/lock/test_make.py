@@ -249,3 +249,12 @@ def test_files_that_are_left_out_are_in_the_lock_and_a_package_that_is_not_there
     assert load(dump(lock), source="x") == lock
     with pytest.raises(UnknownWheel, match="leave-out: the lock has no Python package zzz"):
         make_lock(replace(SPEC, requires=("a",), leave_out={"zzz": ("a",)}), X86, machine=machine, existing=START)
+
+
+def test_what_is_not_compiled_is_said_by_the_lock_and_inherited(machine):
+    parent = make_lock(replace(SPEC, requires=("a",), bytecode=False), X86, machine=machine, existing=START)
+    child = make_lock(EnvSpec(name="y", version="1", extends="x"), X86, machine=machine, parent=parent)
+
+    assert (START.bytecode, parent.bytecode, child.bytecode) == (True, False, False)
+    assert load(dump(parent), source="x") == parent
+    assert "bytecode changed" in changes(START, parent)
