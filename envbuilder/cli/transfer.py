@@ -11,7 +11,6 @@ from pathlib import Path
 
 from envbuilder.cli.app import App
 from envbuilder.cli.engine import load_into_engine
-from envbuilder.cli.flavoured import as_flavour
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import repository
@@ -65,6 +64,8 @@ def transfer(app: App, asked: Transfer) -> Result:
     if asked.flavour:
         if asked.dry_run:
             raise SpecError("--dry-run: what a flavour's bytes are is known only when they are made")
+        from envbuilder.cli.flavoured import as_flavour  # noqa: PLC0415  seldom needed
+
         tag = f"_{asked.flavour}-{source.what.digest.hex[:12]}"
         source, _ = as_flavour(app, source, asked.flavour, asked.platform, tag=tag)
     elif asked.platform is not None:
@@ -90,9 +91,12 @@ def transfer(app: App, asked: Transfer) -> Result:
 
             report = copy(source.target, source.what, target, tag=tag, plan=plan, progress=progress, finish=False)
             if asked.referrers:
+                from envbuilder.registry.beside import copy_beside  # noqa: PLC0415  brings cryptography along
+
                 more = copy_referrers(source.target, source.what, target, progress=progress)
-                value["referrers"] = [str(each.digest) for each in more.referrers]
-                value["referrers_bytes"] = more.copied_bytes
+                beside, beside_bytes = copy_beside(source.target, source.what, target, progress=progress)
+                value["referrers"] = [str(each.digest) for each in (*more.referrers, *beside)]
+                value["referrers_bytes"] = more.copied_bytes + beside_bytes
             else:
                 follow(source, target)
                 _say_what_stays(app, source)
@@ -113,7 +117,7 @@ def _say_what_stays(app: App, source: Source) -> None:
     if isinstance(source.target, LayoutTarget) and any(
         each.artifact_type in KINDS for each in referrers(source.target, source.what)
     ):
-        app.output.note("its locks, SBOMs and provenance stay here: envbuilder copy --referrers sends them too")
+        app.output.note("its locks, SBOMs and provenance stay here: --referrers sends them too")
 
 
 def _value(asked: Transfer, source: Source, target: Target, plan: CopyPlan) -> dict[str, object]:

@@ -188,7 +188,7 @@ def _add_simple(target: Target, subject: Descriptor, signed: SimpleSignature) ->
         layers = there.layers if isinstance(there, Manifest) else ()
         if layer in layers and state is not None:
             return state.what
-        config = _config((*layers, layer))
+        config = signature_config((*layers, layer))
         what_config = describe(config, media_types.OCI_CONFIG)
         target.push(what_config, partial(io.BytesIO, config))
         data = Manifest(config=what_config, layers=(*layers, layer)).dump()
@@ -198,7 +198,7 @@ def _add_simple(target: Target, subject: Descriptor, signed: SimpleSignature) ->
     raise SignatureContended(f"{target.name}: {tag}: changed {_ATTEMPTS} times by others", hint="Sign it again.")
 
 
-def _config(layers: tuple[Descriptor, ...]) -> bytes:
+def signature_config(layers: tuple[Descriptor, ...]) -> bytes:
     """The config that cosign gives its signatures: an image's, of no platform."""
     rootfs = {"type": "layers", "diff_ids": [str(layer.digest) for layer in layers]}
     return canonical_json({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})

@@ -58,6 +58,24 @@ def test_many_references_are_resolved_at_once_and_one_that_fails_leaves_the_othe
     assert fresh("resolve", f"{there}:1", pinned).stdout.count(pinned) == 3
 
 
+def test_a_push_takes_all_that_is_attached_along_when_it_is_asked_to(fresh, there, keys, tmp_path):
+    private, public = keys
+    first = f"oci:{tmp_path}/first:1"
+    fresh("pull", f"{there}:1", "--to", first)
+    for form in ("bundle", "simple"):
+        fresh("sign", first, "--key", str(private), "--form", form)
+    fresh("push", first, f"{there}/plain:1")
+
+    sent = fresh.json("push", first, f"{there}/whole:1", "--referrers")
+
+    assert len(sent["referrers"]) == 2
+    assert "no signature" in fresh("signatures", f"{there}/plain:1", "--key", str(public), status=3).stderr
+    assert fresh.json("signatures", f"{there}/whole:1", "--key", str(public))["verified"]
+    beside = f"sha256-{sent['digest'].partition(':')[2]}.sig"
+    assert beside in fresh.json("tags", f"{there}/whole", "--all")["tags"]
+    assert beside not in fresh.json("tags", f"{there}/plain", "--all")["tags"]
+
+
 def test_files_are_attached_and_discovered(fresh, there, tmp_path):
     (tmp_path / "note.txt").write_text("hello")
 
