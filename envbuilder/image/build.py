@@ -50,7 +50,7 @@ def missing_plans(locks: Sequence[Lock], store: LayoutTarget) -> tuple[AnyPlan, 
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """Let the cycle collector rest: it would walk 100,000 paths again and again, a third of the time of what is
-    not compression, and finds nothing.
+    not compression, and finds nothing. What is there at the end it never walks: that alone took 0.1 s.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -58,6 +58,7 @@ def _without_collector() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            gc.freeze()
             gc.enable()
 
 
