@@ -41,3 +41,16 @@ def test_a_command_starts_lazily_from_it(shelf, hello, cli, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert ran.stdout == "10\n"
     assert 0 < report["fetched_bytes"]["in_all"] < sum(layer["size"] for layer in hello.plain["layers"])
+
+
+def test_an_archive_in_it_gives_the_same_image_with_no_index_configured(shelf, hello, cli, tmp_path):
+    kept = f"{shelf.host}/kept/hello:1"
+    first, second = cli.json("archive", "hello", kept), cli.json("archive", "hello", kept)
+    # An empty cache, and no other place where an artefact could come from.
+    nowhere = {f"ENVBUILDER_{name}": "https://nowhere.invalid" for name in ("INDEXES_DEFAULT", "MIRRORS_DEBIAN")}
+    nowhere |= {"ENVBUILDER_CACHE": str(tmp_path / "cache"), "ENVBUILDER_STORE": str(tmp_path / "store")}
+
+    built = cli("build", "hello", "--from-archive", kept, **nowhere)
+
+    assert (first["digest"], second["moved"]) == (second["digest"], 0)
+    assert built.stdout.strip() == hello.digest
