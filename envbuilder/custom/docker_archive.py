@@ -30,13 +30,23 @@ from envbuilder.image.inspect import OpenImage
 from envbuilder.image.plain import DAMAGES, plain_tar
 from envbuilder.oci import media_types
 from envbuilder.oci.config import parse_config
-from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Manifest
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
 from envbuilder.store.archive import ReadOnlyTarget
 from envbuilder.store.files import disk_errors
 from envbuilder.store.target import NotFound, Opener, ShortRange, Target
 from envbuilder.store.tarscan import BadArchive, Extent, scan
 
 _LIST = "manifest.json"
+#: Docker 25 and later write an OCI layout around it: every path is a blob's, and with containerd's image store (the
+#: default of 29) layers are as they were pulled, compressed.
+_LAYOUT_LIST = "index.json"
+_BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
+_COMPRESSED = (
+    (b"\x1f\x8b", media_types.OCI_LAYER_TAR_GZIP),
+    (b"\x28\xb5\x2f\xfd", media_types.OCI_LAYER_TAR_ZSTD),
+)
+#: Manifests of a layout that are looked through for one image.
+_MAX_MANIFESTS = 200
 _PAD = 512
 #: All that a docker-archive may name; links in it are not followed.
 _WANTED = re.compile(r"(?!/)(?!.*\.\.)[\w./:-]{1,300}")
@@ -131,15 +141,12 @@ class DockerArchiveTarget:
         if len(paths) != len(parsed.diff_ids):
             raise BadArchive(f"{self._name}: want {len(parsed.diff_ids)} layers, got {len(paths)}")
         self._extents[config_digest] = self._files[str(image["Config"]).removeprefix("./")]
-        for diff_id, path in zip(parsed.diff_ids, paths, strict=True):
-            # A layer that stands twice is a link the second time; by its diff_id it is the first one.
-            extent = self._files.get(str(path).removeprefix("./"))
-            if extent is not None:
-                self._extents[diff_id] = extent
-        layers = tuple(self._layer(diff_id) for diff_id in parsed.diff_ids)
-        data = Manifest(
-            config=Descriptor(media_type=media_types.OCI_CONFIG, digest=config_digest, size=len(config)), layers=layers
-        ).dump()
+        layers = tuple(
+            self._layer(diff_id, str(path).removeprefix("./"))
+            for diff_id, path in zip(parsed.diff_ids, paths, strict=True)
+        )
+        what_config = Descriptor(media_type=media_types.OCI_CONFIG, digest=config_digest, size=len(config))
+        data = self._stored(what_config, layers) or Manifest(config=what_config, layers=layers).dump()
         digest = Digest.of(data)
         what = Descriptor(media_type=media_types.OCI_MANIFEST, digest=digest, size=len(data))
         self._manifests[digest] = data
@@ -147,11 +154,34 @@ class DockerArchiveTarget:
         for tag in image.get("RepoTags") or ():
             self._tags[str(tag)] = what
 
-    def _layer(self, diff_id: Digest) -> Descriptor:
-        extent = self._extents.get(diff_id)
+    def _layer(self, diff_id: Digest, path: str) -> Descriptor:
+        blob = _BLOB.fullmatch(path)
+        digest = Digest(f"sha256:{blob[1]}") if blob else diff_id
+        # A layer that stands twice is a link the second time; by its digest it is the first one.
+        extent = self._files.get(path) or self._extents.get(digest)
         if extent is None:
             raise BadArchive(f"{self._name}: no layer {diff_id}")
-        return Descriptor(media_type=media_types.OCI_LAYER_TAR, digest=diff_id, size=extent.size)
+        self._extents[digest] = extent
+        start = os.pread(self._fd, min(4, extent.size), extent.offset)
+        media_type = next((kind for magic, kind in _COMPRESSED if start.startswith(magic)), media_types.OCI_LAYER_TAR)
+        return Descriptor(media_type=media_type, digest=digest, size=extent.size)
+
+    def _stored(self, config: Descriptor, layers: tuple[Descriptor, ...]) -> bytes | None:
+        """The manifest that the archive itself has for this image (Docker 25 and later): its digest is the image's."""
+        left = [_LAYOUT_LIST] if _LAYOUT_LIST in self._files else []
+        for path in left:
+            if path not in self._files:
+                continue  # of a platform that was not saved
+            document = parse_document(data := self._small(path), source=f"{self._name}: {path}")
+            if isinstance(document, Index):
+                room = max(0, _MAX_MANIFESTS - len(left))
+                left += [f"blobs/sha256/{each.digest.hex}" for each in document.manifests[:room]]
+            elif [document.config.digest, *(each.digest for each in document.layers)] == [
+                config.digest,
+                *(each.digest for each in layers),
+            ]:
+                return data
+        return None
 
     @property
     def name(self) -> str:
