@@ -9,12 +9,13 @@ SCENARIO ?=
 ENVS ?=
 EXCLUSIVE ?=
 FUZZ_SECONDS ?= 60
+CYCLES ?= 1000
 PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # A Python newer than any we locked for takes the newest lock.
 REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast compat locks locks-check images breadth repro fuzz golden demo registry registry-stop bench requirements clean
+.PHONY: help setup check test test-fast compat locks locks-check images breadth repro fuzz soak golden demo registry registry-stop bench requirements clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -73,6 +74,9 @@ repro: setup ## build every image, or ENV="hello ai", twice: other directory, fi
 
 fuzz: setup ## damaged wheels, debs, tars and zstd frames for FUZZ_SECONDS (60); crashes into .cache/fuzz
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+soak: setup ## CYCLES (1000) mounts and unmounts; fails on a leaked mount, descriptor, process, file or megabyte
+	nice -n 19 $(BIN)/python tools/soak.py --cycles $(CYCLES)
 
 golden: setup ## rewrite golden files; review the diff by hand
 	ENVBUILDER_GOLDEN=write $(BIN)/pytest -q tests/golden

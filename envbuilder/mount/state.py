@@ -20,7 +20,7 @@ import shutil
 import signal
 import time
 from collections.abc import Container, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,11 @@ class MountFolder:
         """
         try:
             self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.mkdir(mode=0o700, parents=True)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _locked(self.path.parent, fcntl.LOCK_SH):
+                self.path.mkdir(mode=0o700)
+                lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in ("blobs", "lower", "rootfs"):
                 (self.path / name).mkdir(mode=0o755)
         except OSError as error:
@@ -189,6 +191,16 @@ class MountFolder:
                 self.log.unlink()
 
 
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, how)
+        yield
+    finally:
+        os.close(opened)
+
+
 def folders(state_dir: Path) -> Iterator[MountFolder]:
     """Every mount that has a folder."""
     with suppress(OSError):
@@ -218,9 +230,9 @@ def reap(state_dir: Path) -> tuple[Record, ...]:
             continue
         record = folder.read()
         if record is None:
-            with suppress(OSError):
-                # Between mkdir and the lock there is a moment: young folders may be just being made.
-                if time.time() - folder.path.stat().st_mtime > _GRACE_S:
+            # Nobody is between making a folder and locking it now: without a lock it is a dead one's.
+            with suppress(OSError), _locked(folder.path.parent, fcntl.LOCK_EX):
+                if not folder.is_alive() and folder.read() is None:
                     folder.remove()
         elif clear(folder, record, force=not record.detached):
             reaped.append(record)

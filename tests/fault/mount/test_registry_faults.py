@@ -1,6 +1,10 @@
 """A registry that misbehaves under a mount: readers wait, get what was built, or get an error that the log explains."""
 
+import hashlib
+import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -249,3 +253,49 @@ def test_a_mount_has_no_more_requests_in_flight_than_it_may(node, registry):
             each.join()
 
     assert most == 3
+
+
+def test_a_program_that_maps_a_library_waits_for_a_registry_that_stops_for_a_while(node, registry):
+    """As ``import`` does; an error of such a read would be SIGBUS. 2 s stand for a minute, as 20 s do for the limit."""
+    code = (
+        "import hashlib, mmap, sys\n"
+        "with open(sys.argv[1], 'rb') as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:\n"
+        "    got = hashlib.sha256()\n"
+        "    for at in range(0, len(mapped), 4096):\n"
+        "        got.update(mapped[at:at + 4096])\n"
+        "        if at == 1 << 20: print('middle', flush=True); sys.stdin.readline()\n"
+        "print(got.hexdigest())\n"
+    )
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        file = mounted.directory / "data/big"
+        program = subprocess.Popen(
+            [sys.executable, "-c", code, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        program.stdout.readline()
+        registry.fault("GET", "", lambda _request, reply: replace(reply, cut_at=0))
+        program.stdin.write("\n")
+        program.stdin.flush()
+        time.sleep(2.0)
+        still_waits = program.poll() is None
+        registry.mend()
+        out, _ = program.communicate(timeout=30)
+        counted = mounted.counters()
+
+    assert still_waits
+    assert program.returncode == 0
+    assert out.strip() == hashlib.sha256(BIG).hexdigest()
+    assert counted.outages > 0
+    assert counted.failed == 0
+
+
+def test_a_clock_that_is_set_renews_no_token(registry, monkeypatch):
+    registry.token = True
+    what = registry.add_blob(bytes(1000))
+    now = itertools.count(2e9, 1e8)
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    with RegistryClient() as client:
+        target = RegistryTarget(RegistryReference(registry.host, "a/b"), client)
+        for offset in range(10):
+            target.fetch_range(what, offset, 5)
+
+    assert len(registry.seen("GET", "/token")) == 1

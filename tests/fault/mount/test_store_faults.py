@@ -1,6 +1,8 @@
 """The chunk store under mounts: full, evicted from, corrupted on disk, and two starts at once."""
 
+import os
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -133,3 +135,48 @@ def test_an_unmount_under_load_gives_errors_and_leaves_nothing(node):
 
     assert all(reader.wait(10) != 0 for reader in readers)
     assert node.leftovers() == []
+
+
+def test_an_eviction_that_is_killed_in_the_middle_leaves_a_store_that_is_right(node):
+    with open_mount(node.image, node.source, node.settings, full=True):
+        pass
+    blobs = store_of(node).directory / "blobs"
+    for folder in blobs.iterdir():
+        for number in range(1000):  # so that removing it takes a while
+            (folder / f"padding{number}").touch()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from envbuilder.mount.chunks.eviction import Quota, enforce\n"
+        "from envbuilder.mount.chunks.store import ChunkStore\n"
+        "enforce(ChunkStore(Path(sys.argv[1])), Quota(size=1))\n"
+    )
+    evicting = subprocess.Popen([sys.executable, "-c", code, store_of(node).directory])
+    while not list(blobs.glob(".going.*")):
+        assert evicting.poll() is None
+    evicting.kill()
+    evicting.wait()
+    half = list(blobs.glob(".going.*"))
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        read = [(mounted.directory / "data" / name).read_bytes() for name in ("big", "second")]
+    enforce(store_of(node), ALL_GO)
+
+    assert len(half) == 1
+    assert read == [BIG, BIG[::-1]]
+    assert list(blobs.iterdir()) == []
+
+
+@pytest.mark.parametrize("year", [1971, 2100])
+def test_blobs_last_used_while_the_clock_was_wrong_are_evicted_like_others(node, year):
+    with open_mount(node.image, node.source, node.settings, full=True):
+        pass
+    (first, *_) = (store_of(node).directory / "blobs").iterdir()
+    os.utime(first / "lock", (0, (year - 1970) * 365 * 86400))
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        enforce(store_of(node), ALL_GO)
+        used = (mounted.directory / "data/big").read_bytes()
+        kept = len(usage(store_of(node)))
+    enforce(store_of(node), ALL_GO)
+
+    assert used == BIG
+    assert kept == 2
+    assert usage(store_of(node)) == ()

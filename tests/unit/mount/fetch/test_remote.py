@@ -1,6 +1,7 @@
 """The fetcher: one request a chunk, reads that wait for a source, altered chunks, a full store, read-ahead."""
 
 import io
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -324,4 +325,29 @@ def test_a_read_fails_at_its_limit_although_its_request_still_trickles_and_the_n
         again = read(blob, 30 * CHUNK_SIZE, 10)
         stuck.clear()
 
+    assert again == TAR[30 * CHUNK_SIZE :][:10]
+
+
+@pytest.mark.parametrize("step_s", [-1e9, 1e9])
+def test_a_clock_that_is_set_neither_fails_a_read_nor_lets_it_wait_for_ever(tmp_path, monkeypatch, step_s):
+    now = itertools.count(2e9, step_s)
+    monkeypatch.setattr(time, "time", lambda: max(0.0, next(now)))
+    away = threading.Event()
+
+    def fault(data):
+        if away.is_set():
+            raise UnavailableError("away")
+        return data
+
+    with fetching(tmp_path, Source(fault), wait_limit_s=0.3) as (_, blob):
+        read(blob, 0, 10)
+        away.set()
+        begun = time.monotonic()
+        with pytest.raises(OSError, match="away"):
+            read(blob, 30 * CHUNK_SIZE, 10)
+        waited_s = time.monotonic() - begun
+        away.clear()
+        again = read(blob, 30 * CHUNK_SIZE, 10)
+
+    assert 0.3 <= waited_s < 5
     assert again == TAR[30 * CHUNK_SIZE :][:10]
