@@ -24,6 +24,7 @@ from envbuilder.image.attached import all_attached, copy_attached
 from envbuilder.image.build import build_image, document, missing_plans
 from envbuilder.image.inspect import open_image
 from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
+from envbuilder.image.records import StoreBeside, adopt_records, attach_records
 from envbuilder.image.reread import read_layers
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
@@ -161,10 +162,14 @@ def _build(
             store.tag(known.descriptor, here)
             document(store, locks, known.descriptor, partial(_layers, store, known))
         else:
+            store = _beside(app, store, target, expected, plans)
             known, rows, sent = _make(app, locks, store, source, target, jobs, tag=here, expected=expected)
             remember(store, key, known.descriptor)
             was_made = True
-        made = prediction(key, known)
+        records = attach_records(store, locks, known.descriptor, known.predicted, app.cache_directory)
+        if predicted and predicted.key == key and predicted.records:
+            records = predicted.records
+        made = prediction(key, known, records)
         check_predicted(expected, made, lock)
         record_predicted(app, project, lock, made, known=predicted, forced=record)
         if target:
@@ -194,6 +199,16 @@ def _look(target: Target, what: Descriptor, lock: Lock, plans: Sequence[AnyPlan]
     """The image ``what`` where it is whole, what a build attaches to it included."""
     known = find_image(target, what, lock, plans)
     return known if known and all_attached(target, known.descriptor) else None
+
+
+def _beside(
+    app: App, store: LayoutTarget, target: Target | None, expected: Predicted | None, plans: Sequence[AnyPlan]
+) -> LayoutTarget:
+    """The store, with layers that it lacks and need not have: ``target`` has them, and what was noted of them."""
+    if target is None or expected is None or isinstance(target, SerialTarget):
+        return store
+    elsewhere = adopt_records(target, expected, plans, store, app.cache_directory)
+    return StoreBeside(store.directory, elsewhere) if elsewhere else store
 
 
 def _layers(store: LayoutTarget, known: Known) -> list[Layer]:

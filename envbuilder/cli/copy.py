@@ -6,9 +6,9 @@ import click
 
 from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
-from envbuilder.cli.flavoured import FLAVOUR
 from envbuilder.cli.output import Result
 from envbuilder.cli.transfer import Transfer, transfer
+from envbuilder.custom.flavours.names import FLAVOURS
 from envbuilder.oci.platform import Platform
 
 
@@ -23,7 +23,9 @@ from envbuilder.oci.platform import Platform
 @click.option(
     "--mount-from", multiple=True, metavar="REPO", help="Repository of DEST's registry that may hold the layers."
 )
-@click.option("--flavour", type=FLAVOUR, default=None, help="In a lazy format of others: an image of its own.")
+@click.option(
+    "--flavour", type=click.Choice(FLAVOURS), default=None, help="In a lazy format of others: an image of its own."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would move, move nothing.")
 @common
 def command(

@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import click
-
 from envbuilder.cli.app import App
 from envbuilder.cli.output import human_size
 from envbuilder.cli.targets import Source, host_platform_of
-from envbuilder.custom.flavours.convert import FLAVOURS, Flavour, convert
+from envbuilder.custom.flavours.convert import convert
+from envbuilder.custom.flavours.names import FLAVOURS, Flavour
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.build import default_jobs
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import LayoutReference
 from envbuilder.store.layout import LayoutTarget
-
-#: What the options of verbs may be.
-FLAVOUR = click.Choice(FLAVOURS)
 
 
 def as_flavour(

@@ -42,6 +42,7 @@ VERBS = {
     "unmount": "Take a mount away.",
     "run": "Start a command in an image, lazily.",
     "ps": "List what is mounted and how its lazy start goes.",
+    "status": "Say what this node fetches, waits for and keeps; --follow as it happens.",
     "chunks": "List, free or check what lazily started images keep on this node.",
     "trace": "Record what a start reads, so that the next ones fetch it first.",
     "verify": "Build an image again from the lock attached to it and compare every digest.",

@@ -11,11 +11,14 @@ from envbuilder.cli.output import Result, human_size, table
 from envbuilder.mount.chunks.eviction import usage
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.metrics import hit_rate, prometheus
+from envbuilder.mount.seen.totals import read_totals
 from envbuilder.mount.state import MountStatus, in_use, statuses
 
 
 @click.command(name="ps", epilog="Example: envbuilder ps --json")
-@click.option("--prometheus", "as_metrics", is_flag=True, help="Print metrics, the chunk store's too.")
+@click.option(
+    "--prometheus", "as_metrics", is_flag=True, help="Print metrics, the chunk store's and sums of the node too."
+)
 @common
 def command(app: App, as_metrics: bool) -> Result:
     """List what is mounted: image, age, bytes fetched, reads answered without waiting, seconds waited."""
@@ -25,7 +28,8 @@ def command(app: App, as_metrics: bool) -> Result:
     if as_metrics:
         store = ChunkStore(settings.cache_dir / "chunks")
         blobs = usage(store, in_use(settings.state_dir))
-        return Result(prometheus(mounts, blobs, settings.quota.limit(store.directory)).rstrip(), value)
+        limit, ended = settings.quota.limit(store.directory), read_totals(settings.state_dir)
+        return Result(prometheus(mounts, blobs, limit, ended).rstrip(), value)
     rows = [("id", "image", "how", "seconds", "fetched", "hits", "waited", "where"), *map(_row, mounts)]
     return Result(table(rows), value)
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import click
 
@@ -30,7 +30,14 @@ from envbuilder.store.files import write_whole
 )
 @click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
-@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write how the start went, as JSON.")
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write how the start went: a picture if FILE ends in .svg, else JSON.",
+)
 @click.option("--full", is_flag=True, help="Pull everything first.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable of the command.")
 @click.option("--workdir", default="", metavar="DIR", help="Working directory (default: the image's).")
@@ -44,7 +51,7 @@ def command(
     app: App,
     reference: str,
     words: tuple[str, ...],
-    report: Path | None,
+    reports: tuple[Path, ...],
     full: bool,
     variables: tuple[str, ...],
     workdir: str,
@@ -59,8 +66,9 @@ def command(
     Nothing stays mounted, whatever happens.
     """
     begun_s = _process_started_s()
-    if report is not None and not report.absolute().parent.is_dir():
-        raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
+    for report in reports:
+        if not report.absolute().parent.is_dir():
+            raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
     settings = app.mount_settings()
     keeper = None
     if not dry_run:
@@ -96,17 +104,26 @@ def command(
         working_dir=workdir,
         user=user,
         gpus=cast('Literal["auto", "all", "none"]', gpus),
-        terminal=sys.stdin.isatty() and sys.stdout.isatty() and report is None,
+        terminal=sys.stdin.isatty() and sys.stdout.isatty() and not reports,
         full=full,
-        measure=report is not None,
+        measure=bool(reports),
         runtime=wanted,
     )
     ahead = Ahead(keeper=keeper, search=search, metadata=metadata, runtime=runtime)
     done = run_image(image, source.target, settings, options, begun_s=begun_s, ahead=ahead)
-    value = {"pinned": source.pinned, "full": full, **done.to_json()}
-    if report is not None:
-        write_whole(report.absolute().parent, report.absolute(), json.dumps(value, indent=2).encode() + b"\n")
+    for report in reports:
+        _write_report(report.absolute(), {"pinned": source.pinned, "full": full, **done.to_json()})
     return Result("", None, exit_code=done.exit_code)
+
+
+def _write_report(file: Path, value: dict[str, Any]) -> None:
+    if file.suffix == ".svg":
+        from envbuilder.mount.seen.picture import picture  # noqa: PLC0415  seldom needed
+
+        data = picture(value).encode()
+    else:
+        data = json.dumps(value, indent=2).encode() + b"\n"
+    write_whole(file.parent, file, data)
 
 
 def _variable(text: str) -> tuple[str, str]:

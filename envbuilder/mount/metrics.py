@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from envbuilder.mount.chunks.eviction import BlobUse
 from envbuilder.mount.counters import Snapshot
+from envbuilder.mount.seen.totals import Totals
 from envbuilder.mount.state import MountStatus
 
 #: Counters that time is kept of in microseconds; Prometheus wants seconds.
@@ -18,18 +19,36 @@ def hit_rate(counters: Snapshot) -> float | None:
     return counters.hits / reads if reads else None
 
 
-def prometheus(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None) -> str:
-    """Counters of every mount, by its id and image, and what the chunk store takes, bytes."""
-    return "\n".join(_lines(mounts, blobs, limit)) + "\n"
+def node_totals(mounts: Sequence[MountStatus], ended: Totals) -> Totals:
+    """What mounts of this node have done since it was booted: those that are, and those that ended."""
+    for mount in mounts:
+        ended = ended.plus(mount.record.id, mount.counters)
+    return ended
 
 
-def _lines(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None) -> Iterator[str]:
+def prometheus(
+    mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None, ended: Totals | None = None
+) -> str:
+    """Counters of every mount, by its id and image, and what the chunk store takes, bytes.
+
+    ended: of mounts that are gone; the sums with those that are here outlive both.
+    """
+    return "\n".join(_lines(mounts, blobs, limit, ended or Totals())) + "\n"
+
+
+def _lines(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int | None, ended: Totals) -> Iterator[str]:
+    totals = node_totals(mounts, ended)
+    for name, value in totals.counters.to_json().items():
+        metric = f"envbuilder_node_{_SECONDS.get(name, name)}_total"
+        yield f"# TYPE {metric} counter"
+        yield f"{metric} {_number(name, value)}"
+    yield "# TYPE envbuilder_node_mounts_total counter"
+    yield f"envbuilder_node_mounts_total {totals.mounts}"
     for name in Snapshot().to_json():
         metric = f"envbuilder_mount_{_SECONDS.get(name, name)}_total"
         yield f"# TYPE {metric} counter"
         for mount in mounts:
-            value = mount.counters.to_json()[name]
-            text = f"{value / 1e6:.6f}" if name in _SECONDS else str(value)
+            text = _number(name, mount.counters.to_json()[name])
             yield f'{metric}{{id="{mount.record.id}",image="{mount.record.image}"}} {text}'
     yield "# TYPE envbuilder_mounts gauge"
     yield f"envbuilder_mounts {len(mounts)}"
@@ -38,3 +57,7 @@ def _lines(mounts: Sequence[MountStatus], blobs: Sequence[BlobUse], limit: int |
     if limit is not None:
         yield "# TYPE envbuilder_chunks_limit_bytes gauge"
         yield f"envbuilder_chunks_limit_bytes {limit}"
+
+
+def _number(name: str, value: int) -> str:
+    return f"{value / 1e6:.6f}" if name in _SECONDS else str(value)

@@ -60,7 +60,7 @@ class BadMountPoint(SpecError):
 class Mounted:
     """A mounted root file system. how: "erofs lazy", "erofs direct" (all local), "loop ...", "fuse lazy", "unpacked".
 
-    traced: what it reads at the start is foreseen by a trace.
+    traced: what it reads at the start is foreseen by a trace. metadata: file with its EROFS metadata.
     """
 
     id: str
@@ -68,6 +68,7 @@ class Mounted:
     how: str
     folder: MountFolder
     traced: bool = False
+    metadata: Path | None = None
 
     @property
     def keeper(self) -> int:
@@ -198,6 +199,7 @@ def _ask_keeper(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tup
                     how=event["how"],
                     folder=folder,
                     traced=request.serving is not None and request.serving.trace is not None,
+                    metadata=request.metadata,
                 )
                 return mounted, keeper
         raise MountFailed("the supervisor of the mount ended without a word", hint=f"Read {folder.log}.")

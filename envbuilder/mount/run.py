@@ -6,6 +6,7 @@ kernel takes them down with the last process, so nothing can stay mounted, whate
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import OpenImage
@@ -32,6 +33,9 @@ from envbuilder.mount.mount import Mounted, Progress, open_mount, require_root
 from envbuilder.mount.settings import MountSettings
 from envbuilder.store.begun import begun
 from envbuilder.store.target import RangeTarget
+
+if TYPE_CHECKING:
+    from envbuilder.mount.seen.report import Seen, Watch
 
 _GPU_KIND = "nvidia.com/gpu"
 #: Files of the host that tell a job on the host's network who is who.
@@ -74,6 +78,7 @@ class RunReport:
 
     how: as ``Mounted.how``. first_output_s: None when not measured or when nothing was written.
     at_first_output, at_end: counters of the mount at these moments. traced: whether a trace foresaw the start.
+    image_bytes: of all layers as stored. seen: bytes over time and what was waited for, where it was measured.
     """
 
     image: str
@@ -86,6 +91,9 @@ class RunReport:
     at_first_output: Snapshot | None
     at_end: Snapshot
     traced: bool = False
+    image_bytes: int = 0
+    command: tuple[str, ...] = ()
+    seen: Seen | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -106,7 +114,16 @@ class RunReport:
             },
             "trace": self._trace(first or self.at_end) if self.traced else None,
             "counters": self.at_end.to_json(),
+            "image_bytes": self.image_bytes,
+            "command": list(self.command),
+            **self._seen(),
         }
+
+    def _seen(self) -> dict[str, Any]:
+        if self.seen is None:
+            return {}
+        until_s = self.ended_s if self.first_output_s is None else self.first_output_s
+        return {"blocked_s": round(self.seen.blocked_s(until_s), 4), **self.seen.to_json()}
 
     def _trace(self, then: Snapshot) -> dict[str, Any]:
         """How well the trace foresaw the start: a miss is a read that had to be fetched for itself."""
@@ -172,7 +189,9 @@ def run_image(
             moments.append((time.monotonic() - begun_s, mounted.counters()))
 
         container = Container(argv, pid_file, inside=mounted.keeper)
-        status = container.run(first_output if options.measure else None, quiet=options.quiet)
+        watch = _watch(mounted, begun_s) if options.measure else None
+        with watch.running() if watch else contextlib.nullcontext():
+            status = container.run(first_output if options.measure else None, quiet=options.quiet)
         ended_s, at_end = time.monotonic() - begun_s, mounted.counters()
         if options.reads is not None:
             shutil.copyfile(mounted.folder.reads, options.reads)
@@ -187,7 +206,16 @@ def run_image(
         at_first_output=moments[0][1] if moments else None,
         at_end=at_end,
         traced=mounted.traced,
+        image_bytes=sum(layer.size for layer in image.manifest.layers),
+        command=options.command,
+        seen=watch.seen(mounted.metadata) if watch else None,
     )
+
+
+def _watch(mounted: Mounted, begun_s: float) -> Watch:
+    from envbuilder.mount.seen.report import Watch  # noqa: PLC0415  of a start that is measured
+
+    return Watch(mounted.folder.counters, mounted.folder.waits, begun_s=begun_s)
 
 
 def _edits(options: RunOptions) -> Edits:

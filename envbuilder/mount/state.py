@@ -3,8 +3,10 @@
     STATE/mounts/<id>/lock           flock held by keeper and supervisor for as long as one of them lives
     STATE/mounts/<id>/record.json    a Record
     STATE/mounts/<id>/counters       see counters.py
+    STATE/mounts/<id>/waits          see seen/waits.py
     STATE/mounts/<id>/worker         pid and start time of the worker
     STATE/mounts/<id>/{blobs,lower,rootfs}/   mount points
+    STATE/totals.json                see seen/totals.py
     STATE/logs/<id>.log              what supervisor and worker had to say
 
 A lock that can be taken means that both are dead: no process id to guess about.
@@ -25,9 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuilder.errors import HostError
+from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.host import kernel
+from envbuilder.mount.seen.totals import add_to_totals
 
 #: Logs that are kept; a clean end leaves none.
 _KEPT_LOGS = 50
@@ -49,7 +52,8 @@ class Record:
 
     points: mount points, in the order in which they are unmounted. scratch: removed at the end, or "".
     how: as ``Mounted.how``; "" until it is mounted. keeper: whose name space it is in.
-    layers: digests (hex) of the blobs that it reads. origin: where they come from.
+    layers: digests (hex) of the blobs that it reads. origin: where they come from. metadata: file with its EROFS
+    metadata, or "".
     """
 
     id: str
@@ -65,6 +69,7 @@ class Record:
     started_at: float = 0.0  # seconds since the epoch
     layers: tuple[str, ...] = ()
     origin: str = ""
+    metadata: str = ""
     keeper: int = 0
 
 
@@ -99,6 +104,10 @@ class MountFolder:
     @property
     def counters(self) -> Path:
         return self.path / "counters"
+
+    @property
+    def waits(self) -> Path:
+        return self.path / "waits"
 
     @property
     def reads(self) -> Path:
@@ -185,6 +194,9 @@ class MountFolder:
             with suppress(OSError):
                 (self.path / name).rmdir()
         if not kernel.mount_points(self.path):
+            if self.read() is not None:
+                with suppress(OSError, EnvbuilderError):
+                    add_to_totals(self.state_dir, self.id, read_counters(self.counters))
             shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):
             if self.log.stat().st_size == 0:

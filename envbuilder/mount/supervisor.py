@@ -184,6 +184,7 @@ class Supervisor:
                 started_at=time.time(),
                 layers=tuple(device.stored_as.hex for device in serving.devices) if serving else (),
                 origin=serving.origin if serving else "",
+                metadata=str(request.metadata or ""),
             )
         )
 

@@ -28,6 +28,7 @@ from envbuilder.mount.fetch.stream import stream
 from envbuilder.mount.host.fuse import FuseServer
 from envbuilder.mount.host.kernel import end_with_parent
 from envbuilder.mount.request import Serving
+from envbuilder.mount.seen.waits import WaitLog
 from envbuilder.mount.startup.reads import recorder
 from envbuilder.mount.startup.trace import chunks_of
 from envbuilder.mount.state import MountFolder, in_use
@@ -58,6 +59,7 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree:
         connections=serving.connections,
         wait_limit_s=serving.wait_limit_s,
     )
+    _note_waits(fetcher, folder)
     foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
     if tree is not None:
         server: FuseServer = TreeServer(device, ErofsTree(tree), fetcher.blobs)
@@ -86,6 +88,16 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree:
             flushed = fetched
             fetcher.flush()
     fetcher.stop()
+
+
+def _note_waits(fetcher: Fetcher, folder: MountFolder) -> None:
+    try:
+        log = WaitLog(folder.waits)
+    except OSError as error:
+        _log.warning("what reads wait for is not noted: %s", error)
+        return
+    for blob in fetcher.blobs:
+        blob.noted = log.noted
 
 
 def make_room(serving: Serving, folder: MountFolder, *, need: int = 0) -> int:

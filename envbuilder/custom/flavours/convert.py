@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, cast
 
 from envbuilder.custom.flavours.chunked import CHUNKED_WRITER, write_chunked
+from envbuilder.custom.flavours.names import Flavour
 from envbuilder.custom.flavours.stargz import STARGZ_WRITER, write_stargz
 from envbuilder.custom.flavours.written import WrittenLayer
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, describe, parse_json_object, verifying
@@ -24,8 +25,6 @@ from envbuilder.store.files import disk_errors
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
 
-Flavour = Literal["estargz", "zstd-chunked"]
-FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 _WRITERS = {"estargz": (write_stargz, STARGZ_WRITER), "zstd-chunked": (write_chunked, CHUNKED_WRITER)}
 #: What a layer's notes say of its old bytes.
 _OF_THE_BLOB = frozenset(
