@@ -19,8 +19,9 @@ from envbuilder.cli.targets import host_platform_of, open_destination
 from envbuilder.digest import Descriptor
 from envbuilder.layer.build import known_blob
 from envbuilder.layer.explain import reasons
-from envbuilder.layer.plan import AnyPlan
-from envbuilder.lock.model import Artifact
+from envbuilder.layer.plan import AnyPlan, check_wheels
+from envbuilder.lock.fetch import ArtifactCache
+from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.predicted import Predicted
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
@@ -38,7 +39,8 @@ from envbuilder.store.target import Target
 def command(app: App, environment: str, destination: str, against: str, platform: str) -> Result:
     """Say which layers of ENV's lock must be made or sent, why, and how many bytes; nothing is built or sent.
 
-    Sizes are exact where a layer was built once by anybody who recorded it, else estimates, marked with ~.
+    Sizes are exact where a layer was built once by anybody who recorded it, else estimates, marked with ~. Where
+    something must be built, packages that are on this machine are checked for conflicts.
     """
     parsed = Platform.parse(platform) if platform else host_platform_of()
     project = app.need_project()
@@ -70,8 +72,10 @@ def command(app: App, environment: str, destination: str, against: str, platform
     needed: dict[Any, Artifact] = {
         each.digest: each for row in rows for each in row.pop("artifacts") if row["build"] and not cache.has(each)
     }
+    unread = _check_conflicts(app, locks[-1], cache) if any(row["build"] for row in rows) else 0
     value = {
         "name": environment,
+        "unread": unread,
         "layers": rows,
         "build": sum(row["build"] for row in rows),
         "fetch_bytes": sum(each.size for each in needed.values()),
@@ -79,6 +83,22 @@ def command(app: App, environment: str, destination: str, against: str, platform
         "exact": all(row["exact"] for row in rows if row["push"]),
     }
     return Result(_text(value, target), value)
+
+
+def _check_conflicts(app: App, lock: Lock, cache: ArtifactCache) -> int:
+    """Check the wheels that are here; how many are not.
+
+    Raises:
+        Conflict: two of them have different files at one path.
+    """
+    here = [wheel for wheel in lock.wheels if cache.has(wheel)]
+    check_wheels(here, cache, lock.python)
+    unread = len(lock.wheels) - len(here)
+    if unread:
+        app.output.note(
+            f"{lock.name}: {unread} of {len(lock.wheels)} wheels are not on this machine: build checks those"
+        )
+    return unread
 
 
 def _against(app: App, against: str, environment: str, platform: Platform) -> Side | None:
