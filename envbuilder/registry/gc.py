@@ -7,7 +7,8 @@ not as a child of an index, not as the subject of a referrer, not as a referrer 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from envbuilder.digest import Descriptor, Digest, InvalidJson, parse_json_object
@@ -19,6 +20,8 @@ from envbuilder.store.gc import KeepRules, expired_tags, named_by, reach
 from envbuilder.store.referrers import referrers
 from envbuilder.store.target import NotFound
 
+#: Seconds after which a collection looks again at what tags reach.
+_LOOK_AGAIN_S = 5.0
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
 
@@ -56,22 +59,24 @@ def plan_registry_gc(target: RegistryTarget, rules: KeepRules, *, now_s: float) 
     )
 
 
-def collect_registry(target: RegistryTarget, plan: RegistryGcPlan) -> int:
+def collect_registry(
+    target: RegistryTarget, plan: RegistryGcPlan, *, clock: Callable[[], float] = time.monotonic
+) -> int:
     """Do what ``plan`` says, as far as it still holds; how many manifests went.
 
-    Each manifest is asked about again just before: one that got another tag since stays. Asking and deleting are
-    two requests, and no registry has one for both: a tag set in between goes too.
+    What tags reach is found out anew first and every few seconds: a manifest stays that got another tag since, or that
+    an index or a referrer pushed since holds on to. Asking and deleting are two requests, and no registry has one for
+    both: what is tagged in between goes too.
 
     Raises:
         CannotDelete: the registry does not delete; what went before it is gone.
     """
     for tag in plan.tags:
         target.delete_tag(tag)
+    reached = _Reached(target, plan, clock)
     count = 0
     for digest, tags in plan.manifests:
-        now = {tag for tag in target.tag_names() if tag not in tags and _digest_of(target, tag) == digest}
-        moved = any(_digest_of(target, tag) not in (digest, None) for tag in tags)
-        if now or moved:
+        if reached.holds(digest) or any(_digest_of(target, tag) not in (digest, None) for tag in tags):
             continue
         try:
             target.delete_manifest(digest)
@@ -79,6 +84,28 @@ def collect_registry(target: RegistryTarget, plan: RegistryGcPlan) -> int:
         except NotFound:
             continue
     return count
+
+
+class _Reached:
+    """What a repository holds on to now, but for the tags that ``plan`` gives up where they still name the same."""
+
+    def __init__(self, target: RegistryTarget, plan: RegistryGcPlan, clock: Callable[[], float]) -> None:
+        self._target, self._clock = target, clock
+        self._given_up = {(tag, digest) for digest, tags in plan.manifests for tag in tags}
+        self._known: set[str] = set()
+        self._kept: set[Digest] = set()
+        self._until_s = clock()
+
+    def holds(self, digest: Digest) -> bool:
+        """Whether something that stays reaches ``digest``."""
+        if self._clock() >= self._until_s or not self._known.issuperset(self._target.tag_names()):
+            start_s = self._clock()
+            tags, documents = _survey(self._target)
+            roots = [d for tag, d in tags.items() if (tag, d) not in self._given_up and not subject_of_tag(tag)]
+            self._known, self._kept = set(tags), reach(roots, documents, tags)
+            # Where a look takes long, most of the time is still spent deleting.
+            self._until_s = self._clock() + max(_LOOK_AGAIN_S, 5 * (self._clock() - start_s))
+        return digest in self._kept
 
 
 def _survey(target: RegistryTarget) -> tuple[dict[str, Digest], dict[Digest, Manifest | Index]]:

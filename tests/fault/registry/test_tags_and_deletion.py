@@ -173,6 +173,68 @@ def test_a_manifest_that_was_tagged_since_the_plan_stays(world):
     assert world.target.lookup("prod") == what
 
 
+def test_the_untagged_children_of_an_index_go_with_it_and_behind_it(world):
+    one, two = image(world, "1"), image(world, "2")
+    inner = world.push(Index(manifests=(two,)).dump(), media_types.OCI_INDEX)
+    outer = index(world, one, inner, tag="dev")
+    note = attach(world.target, one, _NOTE)
+    kept = image(world, "3", "prod")
+
+    plan = run(world, expire=("dev",))
+
+    gone = [digest for digest, _ in plan.manifests]
+    assert set(gone) >= {outer.digest, inner.digest, one.digest, two.digest, note.digest}
+    order = [request.path.rpartition("/")[2] for request in world.registry.seen("DELETE")]
+    for above, below in ((outer, inner), (inner, two), (outer, one), (one, note)):
+        assert order.index(str(above.digest)) < order.index(str(below.digest))
+    assert world.registry.tags("a/b") == ["prod"]
+    assert {name for _, name in world.registry.manifests} == {"prod", str(kept.digest)}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_manifest_that_an_index_names_since_the_plan_stays(world, late):
+    """Also when that index comes while the collection runs."""
+    shared, own = image(world, "1"), image(world, "2")
+    old = index(world, shared, own, tag="dev")
+    plan = plan_registry_gc(world.target, KeepRules(expire=("dev",)), now_s=time.time())
+
+    def push_index(_request, reply):
+        index(world, shared, tag="new")
+        return reply
+
+    if late:
+        world.registry.fault("DELETE", str(old.digest), push_index, times=1)
+    else:
+        push_index(None, None)
+    collect_registry(world.target, plan)
+
+    assert world.target.has(shared)
+    assert not world.target.has(own)
+    assert not world.repository().has(old)
+
+
+def test_a_tag_that_moved_since_the_plan_keeps_what_it_names_now(world):
+    first, second = image(world, "1", "dev"), image(world, "2", "old")
+    plan = plan_registry_gc(world.target, KeepRules(expire=("*",)), now_s=time.time())
+    world.target.tag(second, "dev")
+
+    collect_registry(world.target, plan)
+
+    assert world.target.lookup("dev") == second
+    assert {digest for digest, _ in plan.manifests} == {first.digest, second.digest}
+
+
+def test_a_collection_asks_for_each_tag_once_and_not_for_each_manifest(world):
+    for number in range(20):
+        image(world, str(number), f"dev-{number}")
+    image(world, "kept", "prod")
+    plan = plan_registry_gc(world.target, KeepRules(expire=("dev-*",)), now_s=time.time())
+    world.registry.requests.clear()
+
+    assert collect_registry(world.target, plan) == 20
+    assert len(world.registry.seen("GET", "/manifests/prod")) == 1
+
+
 def test_an_image_of_unknown_age_is_not_old(world):
     image(world, "1", "dev")
 
