@@ -156,7 +156,8 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
         raise ForeignBase(
             f"{lock.name}: its base is {lock.system.name} with Python {lock.system.interpreter}, which envbuilder does "
             "not make",
-            hint="Install its wheels in an image of that system, or declare a Debian suite as its base.",
+            hint=f"Install its wheels there by hash: envbuilder export {lock.name} --format requirements; or declare a "
+            "Debian suite as its base.",
         )
     # A child may have another interpreter than its parent.
     compilations = {each.name: _compilation(each) for each in by_name.values()}
