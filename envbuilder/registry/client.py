@@ -32,6 +32,7 @@ from envbuilder.registry.errors import (
     refusal_error,
 )
 from envbuilder.registry.grants import granted
+from envbuilder.registry.profiles import Profile, profile_of_answer
 from envbuilder.registry.purposes import purpose_of
 from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
@@ -135,6 +136,8 @@ class Registry:
         self.pace = Pace(clock=client.clock)
         self._lock = threading.Lock()
         self._answered = False
+        #: The product that its challenge gives away (Harbor, Quay, zot): no other answer does.
+        self.product: Profile | None = None
         self._said_s = -_SAY_EVERY_S
         api = _HUB.get(host, host)
         self.origin = Origin.of(f"{self._transport.settings.scheme_of(api)}://{api}/")
@@ -277,6 +280,7 @@ class Registry:
             refused = answer.status == 401 or (answer.status == 403 and sent is not None and challenges == 0)
             if own and refused and challenges < _MAX_CHALLENGES:
                 challenges += 1
+                self.product = self.product or profile_of_answer(answer.headers)
                 if self._auth.challenged(answer, call.scopes, sent):
                     answer.finish()
                     why.append(f"again after {answer.status}")

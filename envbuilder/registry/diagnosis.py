@@ -53,7 +53,8 @@ class Diagnosis:
         with self._asking("answers"):
             answer = self._ask("GET", "/v2/")
             self._note("answers", f"{self.registry.origin}, status {answer.status}", ok=answer.status == 200)
-            profile = profile_of_host(self.registry.host) or profile_of_answer(answer.headers) or GENERIC
+            found = self.registry.product or profile_of_answer(answer.headers)
+            profile = profile_of_host(self.registry.host) or found or GENERIC
             self._note("product", "; ".join([profile.name, *profile.notes]))
             self._clock(answer.headers.get("Date", ""))
         with self._asking("authorization"):

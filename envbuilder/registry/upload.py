@@ -21,6 +21,7 @@ from envbuilder.registry.client import Call, Registry, RegistryClient
 from envbuilder.registry.errors import BadAnswer, Denied, RateLimited, RegistryDown, Rejected, Unauthorized
 from envbuilder.registry.profiles import (
     GENERIC,
+    PROFILES,
     Profile,
     Way,
     as_way,
@@ -69,7 +70,7 @@ class Upload:
     def profile(self) -> Profile:
         """What to expect of this registry, by its name or by what it answered."""
         product = self._capabilities.get(str(self._registry.origin), "product")
-        return profile_of_host(self._registry.host) or profile_named(product) or GENERIC
+        return profile_of_host(self._registry.host) or profile_named(product) or self._registry.product or GENERIC
 
     @property
     def way(self) -> Way:
@@ -162,7 +163,7 @@ class Upload:
     def _session_of(self, answer: Answer) -> Session:
         if not (location := answer.headers.get("Location")):
             raise BadAnswer(f"POST {answer.where}: want a Location, got none")
-        if found := profile_of_answer(answer.headers):
+        if found := _more_telling(profile_of_answer(answer.headers), self._registry.product):
             self._capabilities.note(str(self._registry.origin), "product", found.name)
         return Session(
             registry=self._registry,
@@ -200,6 +201,11 @@ class Upload:
             session.cancel()
         except EnvbuilderError as error:
             _log.debug("cancel: %s", error)
+
+
+def _more_telling(one: Profile | None, other: Profile | None) -> Profile | None:
+    """The profile that stands first among all: many products are built on distribution and bear its marks too."""
+    return min((each for each in (one, other) if each), key=PROFILES.index, default=None)
 
 
 def _count(text: str) -> int:
