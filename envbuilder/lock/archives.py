@@ -16,6 +16,8 @@ from envbuilder.errors import HostError
 DEBIAN, SECURITY = "debian", "debian-security"
 #: Behind an archive's role: an archive that keeps old versions, asked when the mirror has a file no more.
 SNAPSHOT = "-snapshot"
+#: In the address of such an archive: the moment whose state is wanted, as Debian's own names it.
+_MOMENT = "{date}"
 #: Suites of Debian itself, without pocket: tells Debian's own entries in a host's apt sources from all
 #: others (debian.org/releases, 2026-11).
 _SUITES = frozenset(
@@ -155,6 +157,29 @@ def find_archives(configured: Mapping[str, str], *, root: Path = Path("/")) -> d
                 f"Debian archive {role!r}: neither the settings, /etc/apt nor mmdebstrap name a mirror",
                 hint=setting_hint("mirrors", role),
             )
+    return found
+
+
+def at(root: str, moment: str) -> str:
+    """The snapshot archive ``root`` at ``moment``; "" when it needs one and there is none."""
+    return root.replace(_MOMENT, moment) if moment or _MOMENT not in root else ""
+
+
+def snapshot_archives(configured: Mapping[str, str], moment: str) -> dict[str, str]:
+    """The roots of the archives that keep old versions, at ``moment``, by the roles of those that they keep.
+
+    Raises:
+        NoMirror: one of them is not configured, or its address has no place for the moment.
+    """
+    found = {}
+    for role in (DEBIAN, SECURITY):
+        root = configured.get(role + SNAPSHOT, "")
+        if _MOMENT not in root:
+            raise NoMirror(
+                f"base.snapshot: mirrors.{role}{SNAPSHOT}: want an address with {_MOMENT} in it, got {root or 'none'}",
+                hint=setting_hint("mirrors", role + SNAPSHOT),
+            )
+        found[role] = at(root, moment).rstrip("/")
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -59,7 +59,7 @@ APT::Solver "internal";
 Acquire::Languages "none";
 Acquire::ForceHash "SHA256";
 Acquire::Retries "3";
-Acquire::Check-Valid-Until "true";
+Acquire::Check-Valid-Until "{fresh}";
 pkgCacheGen::ForceEssential ",";
 pkgCacheGen::ForceImportant ",";
 """
@@ -120,7 +120,7 @@ def resolve_debs(
     Args:
         base: suite and package names.
         platform: of the image, not of this host.
-        archives: archive roots by role, from ``find_archives``.
+        archives: archive roots by role, from ``find_archives``; with ``base.snapshot`` from ``snapshot_archives``.
         runner: starts apt.
         environment: variables for apt.
         root: the host's file system.
@@ -135,7 +135,7 @@ def resolve_debs(
     if keyring is None:
         raise NoKeyring(f"{root / _KEYRINGS[0]}: not found")
     with tempfile.TemporaryDirectory(prefix="envbuilder-apt-") as folder:
-        apt = _Apt(Path(folder), platform, runner, environment)
+        apt = _Apt(Path(folder), platform, runner, environment, base.snapshot)
         there = {deb.name: deb for deb in installed.debs} if installed else {}
         status = "\n".join(map(installed.paragraph, there.values())) if installed else ""
         apt.configure(_sources(base.suite, archives, keyring), status)
@@ -148,7 +148,9 @@ def resolve_debs(
                 f"base.packages: {', '.join(lost)} of the parent cannot be beside {', '.join(wanted)}",
                 hint="Leave one of them out, or extend an environment without it.",
             )
-        found = there | {deb.name: deb for deb in apt.describe(uris, archives)}
+        moment = f"@{base.snapshot}" if base.snapshot else ""
+        new = [replace(deb, archive=deb.archive + moment) for deb in apt.describe(uris, archives)]
+        found = there | {deb.name: deb for deb in new}
         return tuple(found[name] for name in sorted(found.keys() - removed))
 
 
@@ -162,10 +164,14 @@ def _sources(suite: str, archives: Mapping[str, str], keyring: Path) -> str:
 class _Apt:
     """apt with its whole world in one folder."""
 
-    def __init__(self, folder: Path, platform: Platform, runner: Runner, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, platform: Platform, runner: Runner, environment: Mapping[str, str], snapshot: str
+    ) -> None:
         self.folder, self.runner = folder, runner
         self.environment = {**environment, "LC_ALL": "C.UTF-8"}
-        self.configuration = _CONFIGURATION.format(root=folder, architecture=platform.debian)
+        # Of a snapshot one knows that it is old; its signature must hold all the same.
+        fresh = "false" if snapshot else "true"
+        self.configuration = _CONFIGURATION.format(root=folder, architecture=platform.debian, fresh=fresh)
 
     def run(self, *argv: str, check: bool = True) -> Completed:
         return self.runner(argv, env=self.environment, cwd=self.folder, check=check, timeout_s=_TIMEOUT_S)

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.digest import Digest, DigestMismatch
 from envbuilder.errors import HostError
-from envbuilder.lock.archives import SNAPSHOT, setting_hint
+from envbuilder.lock.archives import SNAPSHOT, at, setting_hint
 from envbuilder.lock.download import (
     ArtifactGone,
     Http,
@@ -210,11 +210,12 @@ class ArtifactCache:
         if isinstance(artifact, Wheel):
             yield self._locate_wheel(artifact)
             return
-        roots = [self._mirrors.get(role) for role in (artifact.archive, artifact.archive + SNAPSHOT)]
+        role, _, moment = artifact.archive.partition("@")
+        roots = [self._mirrors.get(role), at(self._mirrors.get(role + SNAPSHOT, ""), moment)]
         if not any(roots):
             raise UnknownRole(
-                f"{artifact.name}: no mirror for archive {artifact.archive!r}",
-                hint=setting_hint("mirrors", artifact.archive),
+                f"{artifact.name}: no mirror for archive {role!r}",
+                hint=setting_hint("mirrors", role),
             )
         path = entry_path(artifact.file, source=f"lock: {artifact.name}")
         for root in filter(None, roots):

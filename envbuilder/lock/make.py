@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
-from envbuilder.lock.archives import find_archives
+from envbuilder.lock.archives import find_archives, snapshot_archives
 from envbuilder.lock.builds import Builds
 from envbuilder.lock.changes import changed
 from envbuilder.lock.check import stale_reasons
@@ -253,7 +253,9 @@ def _debs(
     before = existing.parent.changed if existing and existing.parent else ()
     versions = {deb.name: deb.version for deb in inherited}
     changed_before = {each.name: each.after for each in before if each.deb and versions.get(each.name) == each.before}
-    if existing and not anew and (existing.suite, existing.base, existing.platform) == (suite, packages, platform):
+    moment = _moment(parent.debs) if parent else spec.base.snapshot if spec.base else ""
+    asked = (suite, packages, platform, moment)
+    if existing and not anew and (existing.suite, existing.base, existing.platform, _moment(existing.debs)) == asked:
         there = {deb.digest for deb in existing.debs}
         if all(deb.digest in there or deb.name in changed_before for deb in inherited):
             return existing.debs
@@ -261,15 +263,22 @@ def _debs(
     if parent and packages == parent.base and not anew:
         return inherited
     return resolve_debs(
-        Base(suite=suite, packages=packages),
+        Base(suite=suite, packages=packages, snapshot=moment),
         platform,
-        archives=find_archives(machine.mirrors, root=machine.root),
+        archives=snapshot_archives(machine.mirrors, moment)
+        if moment
+        else find_archives(machine.mirrors, root=machine.root),
         runner=machine.runner,
         environment=machine.environment,
         root=machine.root,
         installed=Installed(debs=inherited, paragraph=machine.status_of) if parent else None,
         anew=sorted(anew),
     )
+
+
+def _moment(debs: Sequence[Deb]) -> str:
+    """The moment of the snapshot that ``debs`` were chosen from."""
+    return debs[0].archive.partition("@")[2] if debs else ""
 
 
 def _target(

@@ -36,7 +36,8 @@ class Wheel:
 class Deb:
     """One Debian package: ``file`` is its path below the root of the archive ``archive``.
 
-    archive: ``debian`` or ``debian-security``. source: the source package's name, without version.
+    archive: ``debian`` or ``debian-security``; behind an ``@`` the moment of the snapshot that it was chosen from.
+    source: the source package's name, without version.
     """
 
     name: str

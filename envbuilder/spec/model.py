@@ -32,12 +32,14 @@ class Base:
 
     With ``extends`` only ``packages`` and ``allow_scripts`` may be there: they are added to the parent's.
     allow_scripts: packages whose maintainer scripts nobody reviewed, and that are taken to do nothing.
+    snapshot: the moment at which the suite is taken, "20261101T000000Z"; "" for now.
     """
 
     suite: str = ""
     packages: tuple[str, ...] = ()  # sorted
     system: System | None = field(default=None, metadata=_LATER)
     allow_scripts: tuple[str, ...] = field(default=(), metadata=_LATER)  # sorted
+    snapshot: str = field(default="", metadata=_LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

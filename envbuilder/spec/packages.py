@@ -62,7 +62,7 @@ def names(top: Table, key: str) -> tuple[str, ...]:
 
 def left_out(table: Table | None) -> dict[str, tuple[str, ...]]:
     """[leave-out]: files of a package that are not installed, as its RECORD lists them."""
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name in sorted(table.values) if table else ():
         assert table is not None
         if not _NAME.match(name):

@@ -32,6 +32,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 _FULL_PYTHON = re.compile(r"3\.[1-9][0-9]\.[0-9]+\Z")
 _GLIBC = re.compile(r"2\.[0-9]{1,3}\Z")
 _SYSTEM = re.compile(r"[a-z][a-z0-9.-]*\Z")
+_MOMENT = re.compile(r"[0-9]{8}T[0-9]{6}Z\Z")
 _TOOLKIT = re.compile(r"[0-9]{2}(?:\.[0-9]+)?\Z")
 _DRIVER = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}\Z")
 _CAPABILITY = re.compile(r"[0-9]+\.[0-9]+[af]?\Z")
@@ -106,14 +107,21 @@ def _base(table: Table | None, python: str, extends: str) -> Base | None:
     suite = table.text("suite", _SUITE, "a Debian suite such as 'trixie'", required=needed)
     packages = table.texts("packages", _PACKAGE, "a Debian package name")
     scripts = table.texts("allow-scripts", _PACKAGE, "a Debian package name")
+    snapshot = table.text("snapshot", _MOMENT, "a moment such as '20261101T000000Z'")
     system = _system(table, python)
     table.finish()
+    if snapshot and not suite:
+        table.note(table.at("snapshot"), "goes with base.suite only: a child takes its parent's")
     if suite and system:
         table.note(table.at("system"), "excludes base.suite")
     if system and (packages or scripts):
         table.note(table.at("system"), "excludes packages and allow-scripts: envbuilder does not make that system")
     return Base(
-        suite=suite, packages=tuple(sorted(set(packages))), system=system, allow_scripts=tuple(sorted(set(scripts)))
+        suite=suite,
+        packages=tuple(sorted(set(packages))),
+        system=system,
+        allow_scripts=tuple(sorted(set(scripts))),
+        snapshot=snapshot,
     )
 
 

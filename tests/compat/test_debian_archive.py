@@ -2,13 +2,15 @@
 
 import os
 import shutil
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.lock.archives import DEBIAN, SECURITY, find_archives
+from envbuilder.lock.archives import DEBIAN, SECURITY, find_archives, snapshot_archives
 from envbuilder.lock.debian import (
     ArchiveUnavailable,
     Installed,
@@ -197,3 +199,32 @@ def test_what_cannot_be_beside_what_the_child_asks_for_is_left_out_unless_it_was
     assert "odd" not in child
     with pytest.raises(UnsatisfiableDebs, match="odd of the parent cannot be beside file"):
         resolve(replace(BASE, packages=("file", "odd", "python3.13")), archives, installed=there)
+
+
+class Redirected(BaseHTTPRequestHandler):
+    """A snapshot archive of one moment, which is now: all of it lies in the real archive."""
+
+    def do_GET(self):
+        self.server.seen.append(self.path)
+        _, role, moment, rest = self.path.split("/", 3)
+        self.send_response(302 if moment == "20261101T000000Z" else 404)
+        self.send_header("Location", f"{self.server.archives[role]}/{rest}")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_dated_suite_is_asked_of_the_snapshot_archive_and_named_in_every_package(archives):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirected) as server:
+        server.seen, server.archives = [], archives
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_address[1]}"
+        configured = {f"{role}-snapshot": f"{root}/{role}/{{date}}" for role in archives}
+        base = replace(BASE, snapshot="20261101T000000Z")
+        debs = resolve(base, snapshot_archives(configured, base.snapshot))
+        server.shutdown()
+
+    assert {deb.archive for deb in debs} <= {"debian@20261101T000000Z", "debian-security@20261101T000000Z"}
+    assert [deb.digest for deb in debs] == [deb.digest for deb in resolve(BASE, archives)]
+    assert all("/20261101T000000Z/" in path for path in server.seen)

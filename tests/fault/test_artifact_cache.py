@@ -14,6 +14,7 @@ from envbuilder.lock.download import ArtifactGone, SourceRefused, SourceUnavaila
 from envbuilder.lock.fetch import ArtifactCache, CacheUnwritable, UnknownRole
 from envbuilder.lock.simple import BadIndexPage
 from envbuilder.testing.debs import deb_of, make_deb
+from envbuilder.testing.debs import deb_of as make_deb_of
 from envbuilder.testing.index import Answer, PackageIndex
 from envbuilder.testing.locks import deb
 
@@ -228,6 +229,21 @@ def test_a_page_of_links_is_an_index_and_gets_its_own_credentials(index, tmp_pat
     assert [path for path, _ in index.seen] == ["/links.html", f"/files/{wheel.file}"]
     with pytest.raises(ArtifactGone, match="the index no longer has"):
         cache.file(replace(wheel, file="b-1-py3-none-any.whl", digest=Digest.of(b"b")))
+
+
+def test_a_package_of_a_dated_suite_comes_from_the_mirror_or_from_that_moment(index, tmp_path):
+    data = b"deb"
+    deb = replace(make_deb_of(data), archive="debian@20261101T000000Z")
+    mirrors = {"debian": f"{index.address}/now", "debian-snapshot": f"{index.address}/archive/{{date}}"}
+    index.files[f"/archive/20261101T000000Z/{deb.file}"] = data
+    cache = ArtifactCache(tmp_path / "c", indexes={}, mirrors=mirrors, wait=lambda _: None)
+
+    assert cache.file(deb).read_bytes() == data
+    assert [path for path, _ in index.seen] == [f"/now/{deb.file}", f"/archive/20261101T000000Z/{deb.file}"]
+    other = replace(make_deb_of(b"other"), archive="debian")
+    with pytest.raises(ArtifactGone):
+        cache.file(other)  # without a moment the snapshot archive is not asked
+    assert [path for path, _ in index.seen][2:] == [f"/now/{other.file}"]
 
 
 def test_an_adopted_file_is_kept_under_the_digest_of_its_bytes(cache, index):

@@ -10,6 +10,7 @@ from envbuilder.lock.archives import (
     paragraphs,
     parse_deb822,
     parse_one_line,
+    snapshot_archives,
 )
 
 DEB822 = """\
@@ -130,3 +131,22 @@ def test_a_main_archive_of_another_name_says_nothing_about_the_security_archive(
 
     with pytest.raises(NoMirror, match="debian-security"):
         find_archives({}, root=root)
+
+
+def test_a_dated_suite_has_its_archives_at_that_moment():
+    configured = {
+        "debian-snapshot": "https://a.example/debian/{date}/",
+        "debian-security-snapshot": "https://a.example/s/{date}",
+    }
+
+    assert snapshot_archives(configured, "20261101T000000Z") == {
+        "debian": "https://a.example/debian/20261101T000000Z",
+        "debian-security": "https://a.example/s/20261101T000000Z",
+    }
+
+
+@pytest.mark.parametrize("root", ["", "https://a.example/debian/20250101T000000Z"])
+def test_a_dated_suite_needs_an_archive_that_can_be_asked_for_a_moment(root):
+    with pytest.raises(NoMirror, match=r"mirrors\.debian-snapshot: want an address with \{date\}") as caught:
+        snapshot_archives({"debian-snapshot": root}, "20261101T000000Z")
+    assert "ENVBUILDER_MIRRORS_DEBIAN_SNAPSHOT" in caught.value.hint

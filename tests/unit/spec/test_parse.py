@@ -236,6 +236,7 @@ def test_a_line_that_is_no_pin_is_told_with_its_number(pins, problem):
         ('[replace]\na = { with = "b ==" , reason = "r" }\n', "replace.a.with: not a PEP 508 requirement: 'b =='"),
         ('[replace]\na = { with = "b" }\n', "replace.a.reason: missing"),
         ('[sources]\n"a b" = "corp"\n', "sources.a b: not a package's name or a pattern with '*': 'a b'"),
+        ('snapshot = "20261101T000000Z"\n', "base.snapshot: goes with base.suite only: a child takes its parent's"),
         ('[leave-out]\na = ["/etc/x"]\n', "leave-out.a[0]: not a path as RECORD lists it: '/etc/x'"),
         ('[sources]\na = "Corp!"\n', "sources.a: not an index role such as 'pytorch-cu130': 'Corp!'"),
         (
