@@ -1,9 +1,11 @@
 """Keyless signatures, checked by the sigstore package itself against authorities and logs of the test's own."""
 
+import base64
 import datetime as dt
 import io
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,55 @@ def test_a_trust_root_that_is_none_trusts_nobody(ours, tmp_path, text):
 
     with pytest.raises(BadSignature):
         check(ours.sign(IMAGE, WHO, ISSUER), file)
+
+
+@pytest.fixture
+def public():
+    """An attestation that cosign made of an image, with the public authorities and log.
+
+    From sigstore/cosign v3.1.3, pkg/cosign/testdata/oci-attestation.sigstore.json (Apache-2.0), byte for byte.
+    """
+    return (Path(__file__).parent / "data/cosign-attestation.sigstore.json").read_bytes()
+
+
+def check_public(bundle, identity="cody@soyland.com", issuer="https://github.com/login/oauth"):
+    digest = Digest("sha256:732112270d7e59418a8c080b134b24cabd67d250d0d0147a97ed95ba5c280aa4")
+    verify_keyless(bundle, Identity(identity=identity, issuer=issuer), digest, source="s")
+
+
+def test_a_public_bundle_passes_the_trust_root_that_sigstore_brings_along_and_is_no_signature_for_its_predicate(public):
+    """Its certificate, log entry, time and identity hold; what it states is an attestation."""
+    with pytest.raises(BadSignature, match=r"want a signature .*, got 'https://cosign.sigstore.dev/attestation/v1'"):
+        check_public(public)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"identity": "mallory@soyland.com"}, {"issuer": "https://accounts.google.com"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_a_public_bundle_of_another_identity_is_refused(public, changed):
+    with pytest.raises(BadSignature, match="not signed by"):
+        check_public(public, **changed)
+
+
+@pytest.mark.parametrize("part", ["payload", "signature", "body", "promise", "root"])
+def test_a_public_bundle_of_which_any_part_was_changed_is_refused(public, part):
+    bundle = json.loads(public)
+    entry = bundle["verificationMaterial"]["tlogEntries"][0]
+    where, key = {
+        "payload": (bundle["dsseEnvelope"], "payload"),
+        "signature": (bundle["dsseEnvelope"]["signatures"][0], "sig"),
+        "body": (entry, "canonicalizedBody"),
+        "promise": (entry["inclusionPromise"], "signedEntryTimestamp"),
+        "root": (entry["inclusionProof"], "rootHash"),
+    }[part]
+    data = bytearray(base64.b64decode(where[key]))
+    data[len(data) // 2] ^= 1
+    where[key] = base64.b64encode(data).decode()
+
+    with pytest.raises(BadSignature, match="not signed by"):
+        check_public(json.dumps(bundle).encode())
 
 
 def test_a_keyless_signature_of_older_tools_is_said_to_be_one_and_counts_for_nothing():
