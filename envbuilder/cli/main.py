@@ -45,6 +45,7 @@ VERBS = {
     "status": "Say what this node fetches, waits for and keeps; --follow as it happens.",
     "chunks": "List, free or check what lazily started images keep on this node.",
     "trace": "Record what a start reads, so that the next ones fetch it first.",
+    "index": "Let gzip layers that others built be read by ranges.",
     "verify": "Build an image again from the lock attached to it and compare every digest.",
     "inspect": "Say what is in an image or a lock.",
     "doctor": "Say what this host can do, and why.",
