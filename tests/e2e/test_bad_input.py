@@ -1,6 +1,8 @@
 """Wrong input: a message with what, where, want, got and a hint; the family's exit code; nothing changed."""
 
 import os
+import socket
+import time
 
 import pytest
 
@@ -172,3 +174,15 @@ def test_a_question_that_has_no_answer_says_what_would_have_one(hello_cli, words
 
     assert said in done.stderr
     assert hint in done.stderr
+
+
+def test_a_registry_that_is_not_there_is_told_while_it_is_tried_and_soon_given_up(fresh):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    start = time.monotonic()
+
+    refused = fresh("resolve", f"{host}/env/ai:1", status=4)
+
+    assert "refused; again in 0." in refused.stderr
+    assert time.monotonic() - start < 5
+    assert "again in" not in fresh("resolve", f"{host}/env/ai:1", "--quiet", status=4).stderr
