@@ -26,6 +26,8 @@ from envbuilder.paths import UnsafePath, entry_path
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 #: Bytes of the local extra field that the first read hopes for: zip64 and alignment fit.
 _LIKELY_EXTRA = 64
+#: Bytes of a deflated file that are read at a time: what of them waits is copied with each block that comes out.
+_INPUT = 128 << 10
 _ENCRYPTED = 0x1
 _STORED, _DEFLATED = 0, 8
 #: DEFLATE cannot expand further (zlib's technical note: 1032:1); more is a lie about the size.
@@ -216,7 +218,7 @@ class MemberReader(io.RawIOBase):
         if self._decoder is None:
             return self._more(want)
         while not self._decoder.eof:
-            block = self._input or self._more(BLOCK_SIZE)
+            block = self._input or self._more(_INPUT)
             data = self._archive.inflated(self._decoder, block, want, self._member)
             self._input = self._decoder.unconsumed_tail
             if data:
