@@ -17,6 +17,7 @@ from typing import Any
 
 from license_expression import ExpressionError, ExpressionParseError, get_spdx_licensing
 
+from envbuilder.digest import Digest
 from envbuilder.image.inspect import fetch_index
 from envbuilder.layer.frames import read_chunk
 from envbuilder.layer.model import Layer
@@ -84,8 +85,13 @@ def licences(layers: Sequence[Layer], store: LayoutTarget) -> dict[str, str]:
     return found
 
 
+def record_name(plan_key: Digest) -> str:
+    """Under what a store remembers the licences in the layer of ``plan_key``."""
+    return f"licences-{_FORMAT}-{plan_key.hex}"
+
+
 def _of_layer(layer: Layer, store: LayoutTarget) -> dict[str, str]:
-    key = f"licences-{_FORMAT}-{layer.plan_key.hex}"
+    key = record_name(layer.plan_key)
     known = store.records.get(key)
     if known is not None:
         return {str(name): str(text) for name, text in json.loads(known).items()}

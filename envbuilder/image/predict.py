@@ -107,12 +107,12 @@ def layers_of(image: OpenImage) -> tuple[PredictedLayer, ...]:
     )
 
 
-def prediction(key: Digest, known: Known) -> Predicted:
-    """What to tell those who build ``key`` after us."""
+def prediction(key: Digest, known: Known, records: Descriptor | None = None) -> Predicted:
+    """What to tell those who build ``key``, or a lock that differs little, after us; ``records``: image/records.py."""
     bare = Descriptor(
         media_type=known.descriptor.media_type, digest=known.descriptor.digest, size=known.descriptor.size
     )
-    return Predicted(key=key, image=bare, layers=known.predicted)
+    return Predicted(key=key, image=bare, layers=known.predicted, records=records)
 
 
 def _name(key: Digest) -> str:

@@ -27,10 +27,10 @@ from envbuilder.layer.debian.effects import (
 from envbuilder.layer.debian.known_scripts import REVIEWED, TABLE_VERSION
 from envbuilder.layer.debian.maintainer import effects_of
 from envbuilder.layer.debian.overlaps import check_diversions, check_overlaps
-from envbuilder.layer.debian.part import Parts
+from envbuilder.layer.debian.part import Parts, part_key
 from envbuilder.layer.debian.system import System, read_system
 from envbuilder.layer.tree import Entry, Placed, file, symlink
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci.platform import Platform
 
@@ -85,6 +85,11 @@ def computed_entries(
         made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
     made += _loader_entries(system.with_links(made), site_packages)
     yield from (entry for entry in made if parent is None or not _shows(entry, system.tree.get(entry.path)))
+
+
+def part_name(deb: Deb) -> str:
+    """Under what ``memory`` has what is taken from ``deb``."""
+    return part_key(deb, _WANTED_RULE)
 
 
 def _digests(lock: Lock) -> set[Digest]:

@@ -47,21 +47,26 @@ class PredictedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """An image and its layers, base first. ``key`` decides the image; ``image`` is its index."""
+    """An image and its layers, base first. ``key`` decides the image; ``image`` is its index.
+
+    records: the manifest of what was noted of the layers (image/records.py), if it was attached.
+    """
 
     key: Digest
     image: Descriptor
     layers: tuple[PredictedLayer, ...]
+    records: Descriptor | None = None
 
 
 def dump(predicted: Predicted) -> bytes:
     """The one byte string of ``predicted``."""
-    image = predicted.image
+    image, records = predicted.image, predicted.records
     lines = [
         "# What the lock beside this becomes; written by 'envbuilder build', checked by every build; do not edit.",
         f"format = {FORMAT}",
         f'key = "{predicted.key}"',
         f'image = {{ size = {image.size}, digest = "{image.digest}" }}',
+        *([f'records = {{ size = {records.size}, digest = "{records.digest}" }}'] if records else []),
         "layers = [",
         *(
             f'    {{ id = "{layer.id}", size = {layer.size}, digest = "{layer.digest}", '
@@ -87,7 +92,8 @@ def load(data: bytes, *, source: str) -> Predicted | None:
             return None
         predicted = Predicted(
             key=Digest.parse(value["key"]),
-            image=_descriptor(value["image"]),
+            image=_descriptor(value["image"], media_types.OCI_INDEX),
+            records=_descriptor(value["records"], media_types.OCI_MANIFEST) if "records" in value else None,
             layers=tuple(_layer(row) for row in value["layers"]),
         )
     except SpecErrors as error:
@@ -99,8 +105,8 @@ def load(data: bytes, *, source: str) -> Predicted | None:
     return predicted
 
 
-def _descriptor(value: dict[str, Any]) -> Descriptor:
-    return Descriptor(media_type=media_types.OCI_INDEX, digest=Digest.parse(value["digest"]), size=_size(value))
+def _descriptor(value: dict[str, Any], media_type: str) -> Descriptor:
+    return Descriptor(media_type=media_type, digest=Digest.parse(value["digest"]), size=_size(value))
 
 
 def _layer(row: dict[str, Any]) -> PredictedLayer:

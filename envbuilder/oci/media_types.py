@@ -76,6 +76,7 @@ LOCK_TOML = "application/vnd.envbuilder.lock.v1+toml"
 CYCLONEDX = "application/vnd.cyclonedx+json"  # of IANA
 SPDX = "application/spdx+json"  # of IANA
 IN_TOTO = "application/vnd.in-toto+json"
+RECORDS = "application/vnd.envbuilder.records.v1"
 
 # The artefacts of a lock (docs/formats/archive.md).
 ARTIFACTS = "application/vnd.envbuilder.artifacts.v1"

@@ -44,13 +44,18 @@ class Parts:
 
     def of(self, deb: Deb, read: Callable[[], Part]) -> Part:
         """The part of ``deb``: as it is remembered, or else ``read`` now."""
-        key = Digest.of(canonical_json([_FORMAT, self._rule, str(deb.digest)])).hex
+        key = part_key(deb, self._rule)
         data = self._records.get(key)
         known = _load(data) if data else None
         if known is None:
             known = read()
             self._records.put(key, _dump(known))
         return known
+
+
+def part_key(deb: Deb, rule: str) -> str:
+    """Under what the part of ``deb`` by ``rule`` is remembered."""
+    return Digest.of(canonical_json([_FORMAT, rule, str(deb.digest)])).hex
 
 
 def _dump(part: Part) -> bytes:

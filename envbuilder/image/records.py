@@ -1,0 +1,203 @@
+"""What builds noted of layers, beside their image: a machine without layers and packages goes on from there.
+
+One blob a layer, so that a bump sends that of the layer that it changed: its paths (layer/record.py), its licences,
+and of Debian packages what the computed layer takes from them. Whoever reads them was told the digest of the whole by
+the file of predicted digests (lock/predicted.py): a registry cannot make up the paths of an image.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import zstandard
+
+from envbuilder.digest import Descriptor, Digest, describe, verifying
+from envbuilder.errors import EnvbuilderError, IntegrityError
+from envbuilder.image.licences import record_name
+from envbuilder.layer.build import has_layer
+from envbuilder.layer.computed import part_name
+from envbuilder.layer.model import Recipe
+from envbuilder.layer.record import load_blob
+from envbuilder.lock.model import Deb, Lock
+from envbuilder.lock.predicted import Predicted, PredictedLayer
+from envbuilder.oci import media_types
+from envbuilder.oci.artifact import plain
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Manifest, parse_document
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.records import RecordStore
+from envbuilder.store.referrers import attach, referrers
+from envbuilder.store.target import NotFound, Target
+
+#: Folder below the cache where ``computed_entries`` remembers packages.
+PARTS = "debs"
+_FORMAT = 1
+_LEVEL = 9
+#: Bytes of one blob, packed and plain: a million paths are some 20 and 100 MB.
+_MAX_PACKED, _MAX_PLAIN = 64 << 20, 256 << 20
+#: Questions and blobs at a time.
+_TOGETHER = 16
+
+
+class BadRecords(IntegrityError):
+    """The records beside an image are not of the form that its predicted digest promises."""
+
+
+class StoreBeside(LayoutTarget):
+    """A store that takes layers for present that the destination of a build has, and gives no name to what lacks them.
+
+    elsewhere: digests of those.
+    """
+
+    def __init__(self, directory: Path, elsewhere: frozenset[Digest]) -> None:
+        super().__init__(directory)
+        self._elsewhere = elsewhere
+
+    def has(self, what: Descriptor) -> bool:
+        return what.digest in self._elsewhere or super().has(what)
+
+    def tag(self, what: Descriptor, tag: str) -> None:
+        """Nothing: the store is not to offer an image that it cannot give."""
+
+
+def attach_records(
+    store: LayoutTarget, locks: Sequence[Lock], subject: Descriptor, layers: Sequence[PredictedLayer], cache: Path
+) -> Descriptor | None:
+    """What ``store`` and ``cache`` remember of ``layers``, attached to their image ``subject``; None if not of all.
+
+    Whatever is attached already stays.
+    """
+    if there := referrers(store, subject, media_types.RECORDS):
+        return plain(there[0])
+    debs: dict[str, list[Deb]] = {}
+    for deb in {deb.digest: deb for lock in locks for deb in lock.debs}.values():
+        debs.setdefault(deb.layer, []).append(deb)
+    parts = RecordStore(cache / PARTS)
+    blobs = []
+    for layer in layers:
+        blob = _known(layer.key, store) or _bundle(layer.key, debs.get(layer.id, ()), store, parts)
+        if blob is None:
+            return None
+        blobs.append((blob, partial(store.fetch, blob)))
+    return plain(attach(store, subject, media_types.RECORDS, blobs))
+
+
+def _known(key: Digest, store: LayoutTarget) -> Descriptor | None:
+    """The blob that was made of the layer of ``key`` for an earlier image: of 60 layers, a bump changes two."""
+    try:
+        blob = Descriptor.from_json(json.loads(store.records.get(_name(key)) or b"null"))
+    except (ValueError, KeyError, TypeError, EnvbuilderError):
+        return None
+    return blob if store.has(blob) else None
+
+
+def _bundle(key: Digest, debs: Sequence[Deb], store: LayoutTarget, parts: RecordStore) -> Descriptor | None:
+    record = store.records.get(key.hex)
+    if record is None:
+        return None
+    known = {name: data for name in map(part_name, debs) if (data := parts.get(name))}
+    # All of them or none: what is attached should not follow from what one machine happened to remember.
+    data = _packed(record, store.records.get(record_name(key)) or b"{}", known if len(known) == len(debs) else {})
+    blob = describe(data, media_types.RECORDS, annotations={media_types.PLAN_KEY: str(key)})
+    store.push(blob, partial(io.BytesIO, data))
+    store.records.put(_name(key), json.dumps(blob.to_json()).encode())
+    return blob
+
+
+def _name(key: Digest) -> str:
+    return f"records-{_FORMAT}-{key.hex}"
+
+
+def _packed(record: bytes, licences: bytes, parts: Mapping[str, bytes]) -> bytes:
+    value = {
+        "layer": record.decode("ascii"),
+        "licences": licences.decode("ascii"),
+        "parts": {name: data.decode("ascii") for name, data in parts.items()},
+    }
+    plain = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
+
+
+def adopt_records(
+    target: Target, predicted: Predicted, plans: Sequence[Recipe], store: LayoutTarget, cache: Path
+) -> frozenset[Digest]:
+    """Digests of layers of ``plans`` that ``store`` lacks and ``target`` has, and whose records are here now.
+
+    Raises:
+        BadRecords, DigestMismatch: the records are not what was predicted. Whatever the target raises.
+    """
+    rows = {row.key: row for row in predicted.layers}
+    lacking = [rows[plan.key] for plan in plans if plan.key in rows and not has_layer(plan, store)]
+    if not lacking or predicted.records is None:
+        return frozenset()
+
+    def there(row: PredictedLayer) -> bool:
+        return target.has(Descriptor(media_type=media_types.OCI_LAYER_TAR_ZSTD, digest=row.digest, size=row.size))
+
+    with ThreadPoolExecutor(_TOGETHER, "records") as pool:
+        answers = list(pool.map(there, lacking))
+        found = {row.key: row for row, answer in zip(lacking, answers, strict=True) if answer}
+        unknown = {key for key in found if store.records.get(key.hex) is None}
+        blobs = list(_blobs_of(target, predicted.records, unknown)) if unknown else []
+        parts = RecordStore(cache / PARTS)
+        fetched = pool.map(lambda pair: _fetch(target, pair[1]), blobs)
+        for (key, _), bundle in zip(blobs, fetched, strict=True):
+            if bundle is None:
+                continue
+            record, licences, theirs = bundle
+            store.records.put(key.hex, record)
+            store.records.put(record_name(key), licences)
+            for name, part in theirs.items():
+                parts.put(name, part)
+    return frozenset(
+        row.digest
+        for key, row in found.items()
+        if (data := store.records.get(key.hex)) and (blob := load_blob(data, key=key)) and blob.digest == row.digest
+    )
+
+
+def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[tuple[Digest, Descriptor]]:
+    try:
+        if what.size > MAX_MANIFEST_SIZE:
+            raise BadRecords(f"{target.name}: {what.digest}: want at most {MAX_MANIFEST_SIZE} bytes, got {what.size}")
+        with target.fetch(what) as stream:
+            data = verifying(stream, what, source=target.name).read()
+    except NotFound:
+        return  # their layers are then made here
+    manifest = parse_document(data, source=f"{target.name}: {what.digest}")
+    if not isinstance(manifest, Manifest):
+        raise BadRecords(f"{target.name}: {what.digest}: want a manifest of records, got an index")
+    for blob in manifest.layers:
+        key = Digest.parse(blob.annotations.get(media_types.PLAN_KEY, ""))
+        if key in keys:
+            yield key, blob
+
+
+def _fetch(target: Target, blob: Descriptor) -> tuple[bytes, bytes, dict[str, bytes]] | None:
+    """A layer's record, its licences, and what is remembered of its packages, by name; None when it is gone."""
+    where = f"{target.name}: {blob.digest}"
+    if blob.size > _MAX_PACKED:
+        raise BadRecords(f"{where}: want at most {_MAX_PACKED} bytes, got {blob.size}")
+    try:
+        with target.fetch(blob) as stream:
+            packed = verifying(stream, blob, source=where).read()
+        size = zstandard.frame_content_size(packed)
+        if not 0 <= size <= _MAX_PLAIN:
+            raise BadRecords(f"{where}: want at most {_MAX_PLAIN} bytes unpacked, got {size}")
+        value = json.loads(zstandard.ZstdDecompressor().decompress(packed))
+        parts = {str(name): _bytes(text) for name, text in value["parts"].items()}
+        return _bytes(value["layer"]), _bytes(value["licences"]), parts
+    except NotFound:
+        return None
+    except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRecords(f"{where}: {error!r}") from error
+
+
+def _bytes(text: object) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"want a string, got {type(text).__name__}")
+    return text.encode("ascii")

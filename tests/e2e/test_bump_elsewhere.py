@@ -1,0 +1,46 @@
+"""A machine that has neither layers nor packages builds a lock that differs little: it asks the registry, not an index."""
+
+import os
+import platform
+import shutil
+from dataclasses import replace
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+ANOTHER_FILE = '\n[[files]]\nsource = "motd"\npath = "/etc/motd"\n'
+
+
+@pytest.fixture
+def bumped(cli, hello, registry, tmp_path):
+    """The command in a project whose lock has changed since ``hello`` was built and pushed; the reference."""
+    shutil.copytree(hello.store, tmp_path / "here", copy_function=os.link)  # others expect their ``hello`` in theirs
+    cli = replace(cli, store=tmp_path / "here")
+    there = f"{registry.host}/bumped/hello"
+    cli("build", "hello", "--to", f"{there}:1", "--record")
+    folder = cli.project / "images/hello"
+    (folder / "motd").write_text("hello\n")
+    (folder / "env.toml").write_text((folder / "env.toml").read_text() + ANOTHER_FILE)
+    cli("lock", "hello")
+    return cli, f"{there}:2"
+
+
+def test_what_was_noted_of_the_other_layers_is_enough_for_the_one_that_changed(bumped, tmp_path):
+    cli, there = bumped
+    digests = cli.project / f"lockfiles/hello/linux-{platform.machine()}.digests"
+    before = digests.read_text()
+    nowhere = {"ENVBUILDER_CACHE": str(tmp_path / "cache"), "ENVBUILDER_INDEXES_DEFAULT": "http://127.0.0.1:9/"}
+    elsewhere = replace(cli, store=tmp_path / "elsewhere")
+
+    (built,) = elsewhere.json("build", "hello", "--to", there, **nowhere)
+
+    assert [row["id"] for row in built["layers"] if not row["reused"]] == ["hello/top"]
+    assert list((tmp_path / "cache").glob("sha256/*/*")) == []
+    after = digests.read_text()
+    digests.write_text(before)
+    assert cli.json("build", "hello")[0]["digest"] == built["digest"]
+    assert digests.read_text() == after
+    # The layers are in the registry alone, so the store offers no image, and a later build makes it whole.
+    elsewhere("build", "hello")
+    assert elsewhere.json("inspect", "hello")["digest"] == built["digest"]

@@ -1,0 +1,133 @@
+"""What was noted of layers, attached and adopted."""
+
+import io
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import zstandard
+
+from envbuilder.digest import Descriptor, Digest, DigestMismatch, describe
+from envbuilder.image.records import BadRecords, StoreBeside, adopt_records, attach_records
+from envbuilder.layer.build import find_layer
+from envbuilder.layer.model import Layer
+from envbuilder.layer.record import dump_layer
+from envbuilder.layer.tree import Placed
+from envbuilder.lock.predicted import Predicted, PredictedLayer
+from envbuilder.oci import media_types
+from envbuilder.oci.manifest import Index, Manifest
+from envbuilder.store.copy import copy
+from envbuilder.store.copy_referrers import copy_referrers
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.memory import MemoryTarget
+
+KEY = Digest.of(b"a recipe")
+
+
+@dataclass(frozen=True)
+class Plan:
+    id: str = "x/a"
+    key: Digest = KEY
+
+
+def push(target, data, media_type):
+    what = describe(data, media_type)
+    target.push(what, partial(io.BytesIO, data))
+    return what
+
+
+@pytest.fixture
+def world(tmp_path):
+    """A store that built a layer, its row of the prediction, its records, and a registry that has all of it."""
+    store, there = LayoutTarget(tmp_path / "store", create=True), MemoryTarget()
+    blob = push(store, b"layer", media_types.OCI_LAYER_TAR_ZSTD)
+    placed = (Placed(path="etc/\udcff", mode=0o100644, size=5),)
+    layer = Layer(id="x/a", blob=blob, diff_id=Digest.of(b"tar"), plan_key=KEY, tar_size=512, placed=placed)
+    store.records.put(KEY.hex, dump_layer(layer))
+    row = PredictedLayer(id="x/a", key=KEY, diff_id=layer.diff_id, digest=blob.digest, size=blob.size)
+    config = push(store, b"{}", media_types.OCI_CONFIG)
+    manifest = push(store, Manifest(config=config, layers=(blob,)).dump(), media_types.OCI_MANIFEST)
+    root = push(store, Index(manifests=(manifest,)).dump(), media_types.OCI_INDEX)
+    records = attach_records(store, (), root, [row], tmp_path / "cache")
+    copy(store, root, there)
+    copy_referrers(store, root, there)
+    return layer, there, Predicted(key=KEY, image=root, layers=(row,), records=records)
+
+
+def adopted(world, tmp_path):
+    _, there, predicted = world
+    fresh = LayoutTarget(tmp_path / "fresh", create=True)
+    return fresh, adopt_records(there, predicted, [Plan()], fresh, tmp_path / "cache2")
+
+
+def test_a_layer_that_is_elsewhere_is_known_by_its_paths(world, tmp_path):
+    fresh, elsewhere = adopted(world, tmp_path)
+
+    assert find_layer(Plan(), fresh) is None
+    assert find_layer(Plan(), StoreBeside(fresh.directory, elsewhere)) == world[0]
+
+
+def test_nothing_is_adopted_of_a_layer_that_is_not_there_either(world, tmp_path):
+    layer, there, predicted = world
+    row = replace(predicted.layers[0], digest=Digest.of(b"gone"))
+
+    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1] == frozenset()
+
+
+def test_records_that_name_another_blob_than_was_predicted_are_not_believed(world, tmp_path):
+    layer, there, predicted = world
+    other = push(there, b"other", media_types.OCI_LAYER_TAR_ZSTD)
+    row = replace(predicted.layers[0], digest=other.digest, size=other.size)
+
+    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1] == frozenset()
+
+
+def test_without_records_layers_are_made_here(world, tmp_path):
+    layer, there, predicted = world
+    gone = Descriptor(media_type=media_types.OCI_MANIFEST, digest=Digest.of(b"gone"), size=4)
+
+    assert adopted((layer, there, replace(predicted, records=None)), tmp_path)[1] == frozenset()
+    assert adopted((layer, there, replace(predicted, records=gone)), tmp_path)[1] == frozenset()
+
+
+def records_of(there, data):
+    """The manifest of records whose one blob is ``data``."""
+    blob = replace(push(there, data, media_types.RECORDS), annotations={media_types.PLAN_KEY: str(KEY)})
+    config = push(there, b"{}", media_types.OCI_EMPTY)
+    return push(there, Manifest(config=config, layers=(blob,)).dump(), media_types.OCI_MANIFEST)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no frame",
+        zstandard.compress(b"no JSON"),
+        zstandard.compress(json.dumps({"layer": 1, "licences": "{}", "parts": {}}).encode()),
+        zstandard.compress(json.dumps({"layer": "", "licences": "{}", "parts": []}).encode()),
+        zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"),
+        zstandard.compress(b"0" * ((256 << 20) + 1)),
+    ],
+    ids=["no frame", "no JSON", "a number", "a list", "no size", "too much"],
+)
+def test_records_of_another_form_are_refused(world, tmp_path, data):
+    layer, there, predicted = world
+
+    with pytest.raises(BadRecords):
+        adopted((layer, there, replace(predicted, records=records_of(there, data))), tmp_path)
+
+
+def test_records_that_a_registry_lost_are_done_without(world, tmp_path):
+    layer, there, predicted = world
+    records = records_of(there, b"lost")
+    del there._content[Digest.of(b"lost")]
+
+    assert adopted((layer, there, replace(predicted, records=records)), tmp_path)[1] == frozenset()
+
+
+def test_records_that_a_registry_changed_are_refused(world, tmp_path):
+    layer, there, predicted = world
+    there._content[predicted.records.digest] = bytes(predicted.records.size)
+
+    with pytest.raises(DigestMismatch):
+        adopted((layer, there, predicted), tmp_path)
