@@ -7,9 +7,9 @@ import pytest
 
 from envbuilder.oci import media_types
 from envbuilder.registry.capabilities import Capabilities
-from envbuilder.registry.diagnosis import Diagnosis
+from envbuilder.registry.diagnosis import Diagnosis, http_library
 from envbuilder.registry.grants import granted
-from envbuilder.testing.registry import FakeRegistry, refuse
+from envbuilder.testing.registry import FakeRegistry, header, refuse
 
 
 @pytest.fixture
@@ -110,3 +110,31 @@ def test_a_registry_that_asks_nobody_is_said(ask):
 )
 def test_a_token_that_says_nothing_grants_nothing_that_we_know_of(token):
     assert granted(token) is None
+
+
+@pytest.mark.parametrize(("version", "ok"), [("2.8.0", True), ("2.8.901", False), ("2.12.907", False)])
+def test_a_library_that_took_urllib3s_place_is_said(monkeypatch, version, ok):
+    """niquests brings urllib3-future along, which overwrites urllib3 and reads at half the speed."""
+    monkeypatch.setattr("urllib3.__version__", version)
+
+    found = http_library()
+
+    assert (found.ok, "urllib3-future" in found.value) == (ok, not ok)
+
+
+def test_a_product_is_known_by_its_challenge(new_world, tmp_path):
+    with FakeRegistry(token=True) as registry:
+        text = f'Bearer realm="{registry.url}/token",service="harbor-registry"'
+        registry.fault(
+            "GET",
+            "/v2/",
+            lambda request, reply: header("WWW-Authenticate", text)(request, reply) if reply.status == 401 else reply,
+        )
+        world = new_world(registry)
+        diagnosis = Diagnosis(
+            registry=world.client.registry(registry.host), capabilities=Capabilities(tmp_path), now_s=time.time
+        )
+
+        diagnosis.host()
+
+    assert {each.name: each.value for each in diagnosis.found}["product"].startswith("Harbor; no cookies are sent")
