@@ -24,6 +24,8 @@ SCENARIOS = (
     "bump",
     "first_result",
     "latency",
+    "node_start",
+    "tree",
     "registry_blobs",
     "registry_requests",
     "registry_tokens",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.ahead import NOTHING, Ahead
+from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.host import kernel
 from envbuilder.mount.launch import Launched, spawned
@@ -219,9 +220,11 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
             if ahead.search is None:
                 search.begin(image.descriptor)
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
-        trace = search.result(image) if search else None
-        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         sizes = device_sizes(metadata, image.lazy)
+        here = map(ChunkStore(cache / "chunks").is_complete, (each.digest for each in image.lazy.devices), sizes)
+        # What is here whole needs no foresight, and does not wait for it.
+        trace = search.result(image) if search and not all(here) else None
+        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         serving = Serving(
             image=name,
             devices=tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True)),

@@ -11,7 +11,7 @@ import errno
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import Event, Lock
 
 from envbuilder.errors import IntegrityError
 from envbuilder.mount.erofstree import ErofsTree, Extent, TreeNode
@@ -33,8 +33,10 @@ class TreeServer(FuseServer):
 
     wanted = FuseServer.wanted | _WANTED
 
-    def __init__(self, device: int, tree: ErofsTree, blobs: Sequence[ServedFile]) -> None:
-        super().__init__(device, blobs)
+    def __init__(
+        self, device: int, tree: ErofsTree, blobs: Sequence[ServedFile], *, ready: Event | None = None
+    ) -> None:
+        super().__init__(device, blobs, ready=ready)
         self._tree, self._blobs = tree, tuple(blobs)
 
     def _nid(self, node: int) -> int:

@@ -60,14 +60,18 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree:
         wait_limit_s=serving.wait_limit_s,
     )
     _note_waits(fetcher, folder)
-    foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
+    ready = threading.Event()
     if tree is not None:
-        server: FuseServer = TreeServer(device, ErofsTree(tree), fetcher.blobs)
+        server: FuseServer = TreeServer(device, ErofsTree(tree), fetcher.blobs, ready=ready)
     else:
-        server = FuseServer(device, fetcher.blobs, observe=recorder(folder.reads) if serving.record else None)
+        observe = recorder(folder.reads) if serving.record else None
+        server = FuseServer(device, fetcher.blobs, observe=observe, ready=ready)
     readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
     for thread in readers:
         thread.start()
+    # Meanwhile the kernel mounts, for which it asks for names only.
+    foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
+    ready.set()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
     fetcher.start(open_source(serving), background=serving.background, foreseen=foreseen)
     if serving.trace is not None and not foreseen:

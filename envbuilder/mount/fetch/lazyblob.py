@@ -35,7 +35,7 @@ class LazyBlob:
     """One layer blob whose chunks come when they are read: a ``ServedFile``. Thread-safe.
 
     index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it.
-    streams, regions: of the schedule, under its lock. overflow: verified chunks that the store had no room for.
+    read: the chunks that were read, for the schedule. overflow: verified chunks that the store had no room for.
     read_at: when it was last read, on the monotonic clock. noted: told of every read that waits (seen/waits.py).
     """
 
@@ -45,8 +45,7 @@ class LazyBlob:
         self.index: AnyIndex | None = None
         self.stored: StoredBlob | None = None
         self._chunk_size = 0
-        self.streams: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self.regions: set[int] = set()
+        self.read: set[int] = set()
         self.overflow: OrderedDict[int, bytes] = OrderedDict()
         self.read_at = 0.0
         self.noted: Callable[[int, int, int, Done], Done] | None = None
@@ -83,9 +82,10 @@ class LazyBlob:
             if not all(self.has_part(chunk, offset, len(into)) for chunk in range(first, last + 1)):
                 return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
             self._counters.add("hot_reads")
+            last = -1
         stored.read(offset, into)
         self._counters.add("hits")
-        if first in self.streams or last in self.streams:
+        if last >= 0 and last not in self.read:
             self._wanting.go_on(self, last)
         return True
 

@@ -30,9 +30,14 @@ class Link:
             self.rate = _average(self.rate, rest / rest_s)
 
     @property
+    def is_far(self) -> bool:
+        """Whether answers come from far away."""
+        return self.answer_s > _FAR_S
+
+    @property
     def is_idle(self) -> bool:
         """Whether most of the line is unused while a job waits for one miss after the other."""
-        return self.answer_s > _FAR_S and self.answer_s * self.rate > _MISS
+        return self.is_far and self.answer_s * self.rate > _MISS
 
 
 def _average(before: float, now: float) -> float:

@@ -6,7 +6,6 @@ import logging
 import os
 import select
 import threading
-import time
 
 from envbuilder.errors import EnvbuilderError
 from envbuilder.mount.chunks.store import ChunkStore
@@ -33,7 +32,7 @@ def await_stream(fetcher: Fetcher, serving: Serving, coming: int) -> bool:
         return False
     for number, stored in touched.items():
         fetcher.blobs[number].prepared(stored)
-    fetcher.schedule.promise(Promised(frame_plans(trace), trace.frames, began=time.monotonic()))
+    fetcher.schedule.promise(Promised(frame_plans(serving.trace), trace.frames))
     threading.Thread(target=_listen, args=(fetcher.schedule, coming), name="hot", daemon=True).start()
     return True
 

@@ -19,18 +19,16 @@ from collections.abc import Iterator, Sequence
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch import rounds
-from envbuilder.mount.fetch.ahead import ahead_of
-from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, overdue, runs
+from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, overdue
 from envbuilder.mount.fetch.lazyblob import AnyIndex, Done, LazyBlob
 from envbuilder.mount.fetch.link import Link
+from envbuilder.mount.fetch.neighbours import ahead_of, together_with
 from envbuilder.mount.fetch.promised import Promised
 from envbuilder.mount.request import Device
 
-#: Chunks that one miss fetches, itself and what follows: the first in a region, and the next ones in a region in use.
-#: docs/decisions/0002-reads-ahead.md has the numbers.
-_FIRST_GROUP, _GROUP, _REGION = 8, 16, 16
-#: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
-_TRACED_GROUP = 2
+#: Connections that fetch ahead of runs: what is on the line already is what a read that must wait waits for. From far
+#: away the line has room, and all but ``_KEPT_FREE`` do.
+_AHEAD_CONNECTIONS, _KEPT_FREE = 1, 2
 #: Seconds without a foreground miss until the background goes on: it never competes with a start.
 _QUIET_S = 0.25
 #: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
@@ -52,7 +50,7 @@ class Schedule:
         self._flights: dict[tuple[int, int], Job] = {}
         self._unplanned: dict[int, list[tuple[int, int, Done, float]]] = {}
         self._background: Iterator[Job] | None = None
-        self._background_running = 0
+        self._background_running = self._ahead_running = 0
         self._eager = False
         self._share = rounds.WHOLE
         self._link = Link()
@@ -84,9 +82,10 @@ class Schedule:
             done(OSError(errno.EIO, "stopped") if stopped else None)
 
     def go_on(self, blob: LazyBlob, chunk: int) -> None:
-        """A sequential reader came to where its read-ahead began: fetch further ahead."""
+        """A chunk was read for the first time: perhaps something must be fetched ahead of a run."""
         with self._changed:
-            self._read_ahead(blob, chunk, chunk)
+            if blob.index is not None and not self._stopped:
+                self._read_ahead(blob, chunk)
 
     def told(self, answer_s: float, rest_s: float, rest: int) -> None:
         """How a request went: see ``Link.told``."""
@@ -113,6 +112,9 @@ class Schedule:
         if blob.index is None or blob.stored is None:
             self._unplanned.setdefault(blob.number, []).append((offset, size, done, deadline))
             self._queue(blob, INDEX, INDEX, FOREGROUND)
+            if self._promised:
+                # A trace that foresees all but one read is rare: the next of them shall not wait for an index too.
+                self._queue_indexes([other for other in self.blobs if other.stored is not None])
             return False
         first, last = blob.chunks(offset, size)
         missing = [
@@ -124,40 +126,20 @@ class Schedule:
             return True
         waiter = Waiter(done, deadline, len(missing))
         unasked = [chunk for chunk in missing if (blob.number, chunk) not in self._flights]
-        for run_first, run_last in runs(self._with_neighbours(blob, unasked)):
+        for run_first, run_last in together_with(blob, unasked, self._flights, traced=self._traced):
             self._queue(blob, run_first, run_last, FOREGROUND)
         for chunk in missing:
             job = self._flights[blob.number, chunk]
             job.waiters.setdefault(chunk, []).append(waiter)
             self._promote(job)
-        self._read_ahead(blob, missing[0], missing[-1])
+        for chunk in missing:
+            self._read_ahead(blob, chunk, overtaken=chunk in unasked)
         return False
 
-    def _with_neighbours(self, blob: LazyBlob, missing: Sequence[int]) -> list[int]:
-        """What to fetch for ``missing``: each, so that it comes first, and what follows that is not here or asked for.
-
-        More follows where something was read before.
-        """
-        assert blob.index is not None
-        wanted: set[int] = set()
-        for chunk in missing:
-            region = chunk // _REGION
-            group = _TRACED_GROUP if self._traced else _GROUP if region in blob.regions else _FIRST_GROUP
-            blob.regions.add(region)
-            stop = min(chunk + group, len(blob.index))
-            unasked = self._unasked(blob, chunk, stop)
-            wanted.update(number for place, number in enumerate(unasked, chunk) if place == number)
-        return sorted(wanted)
-
-    def _unasked(self, blob: LazyBlob, start: int, stop: int) -> list[int]:
-        """The chunks from ``start`` on, before ``stop``, that are neither here nor on their way."""
-        assert blob.stored is not None
-        return [chunk for chunk in blob.stored.missing(start, stop - 1) if (blob.number, chunk) not in self._flights]
-
-    def _read_ahead(self, blob: LazyBlob, first: int, last: int) -> None:
-        ahead = ahead_of(blob, first, last)
-        for run_first, run_last in runs(self._unasked(blob, ahead.start, ahead.stop)):
-            self._queue(blob, run_first, run_last, AHEAD)
+    def _read_ahead(self, blob: LazyBlob, chunk: int, *, overtaken: bool = False) -> None:
+        blob.read.add(chunk)
+        for first, last in ahead_of(blob, chunk, self._flights, overtaken=overtaken):
+            self._queue(blob, first, last, AHEAD)
 
     def _queue(self, blob: LazyBlob, first: int, last: int, priority: int) -> None:
         if (blob.number, first) in self._flights:
@@ -182,14 +164,19 @@ class Schedule:
         """Wait for the next job; None when it was stopped. Each job ends with ``ended``."""
         with self._changed:
             while not self._stopped:
-                for queue in self._queues:
+                for priority, queue in enumerate(self._queues):
+                    # A read that must wait finds a connection, whatever is fetched ahead of others.
+                    if priority == AHEAD and self._ahead_running >= self._ahead_limit():
+                        break
                     while queue:
                         job = queue.popleft()
                         if not job.started:
                             job.started = True
+                            self._ahead_running += job.priority == AHEAD
                             return job
                 if self._replay is not None:
                     if (replayed := next(self._replay, None)) is not None:
+                        self._ahead_running += 1
                         return replayed
                     self._replay = None
                 quiet = self._eager or self._is_quiet()
@@ -206,9 +193,10 @@ class Schedule:
 
     def ended(self, job: Job) -> None:
         """A job is done with, whatever became of it."""
-        if job.priority == BACKGROUND:
+        if job.priority != FOREGROUND:
             with self._changed:
-                self._background_running -= 1
+                self._background_running -= job.priority == BACKGROUND
+                self._ahead_running -= job.priority == AHEAD
                 self._changed.notify()
 
     def opened(self, blob: LazyBlob, index: AnyIndex, stored: StoredBlob) -> None:
@@ -314,9 +302,12 @@ class Schedule:
     def want_indexes(self, blobs: Sequence[LazyBlob]) -> None:
         """Get these chunk indexes now, so that first reads find them."""
         with self._changed:
-            for blob in blobs:
-                if blob.index is None:
-                    self._queue(blob, INDEX, INDEX, AHEAD)
+            self._queue_indexes(blobs)
+
+    def _queue_indexes(self, blobs: Sequence[LazyBlob]) -> None:
+        for blob in blobs:
+            if blob.index is None:
+                self._queue(blob, INDEX, INDEX, AHEAD)
 
     def promise(self, promised: Promised) -> None:
         """A stream will bring these pages: reads of them wait for it. Tell ``arrived`` and ``stalled`` how it goes."""
@@ -327,7 +318,7 @@ class Schedule:
         """The first ``frames`` frames of the stream are in the store."""
         with self._changed:
             assert self._promised is not None
-            ready = self._promised.arrived(frames)
+            ready = self._promised.arrived(frames, time.monotonic())
         for parked in ready:
             parked.done(None)
 
@@ -358,6 +349,9 @@ class Schedule:
             return False
         now = time.monotonic()
         return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
+
+    def _ahead_limit(self) -> int:
+        return max(self._connections - _KEPT_FREE, 1) if self._link.is_far else _AHEAD_CONNECTIONS
 
     def _connections_left(self) -> int:
         """For the background: of a line that is idle all but what the job needs."""

@@ -26,6 +26,7 @@ from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Serving
 from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
+from envbuilder.mount.startup.traces import FoundTrace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
 
@@ -38,9 +39,10 @@ COUNT = struct.Struct("<Q")
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def frame_plans(trace: Trace) -> tuple[FramePlan, ...]:
-    """What stands in each frame of the bundle of ``trace``."""
-    return plan_frames(trace.ranges, [frame.pages for frame in trace.frames])
+def frame_plans(found: FoundTrace) -> tuple[FramePlan, ...]:
+    """What stands in each frame of the bundle of a trace."""
+    trace = found.trace
+    return found.plans or plan_frames(trace.ranges, [frame.pages for frame in trace.frames])
 
 
 def is_usable(serving: Serving) -> bool:
@@ -82,7 +84,7 @@ def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: 
     assert serving.trace is not None
     assert serving.trace.hot is not None
     trace, hot = serving.trace.trace, serving.trace.hot
-    plans = frame_plans(trace)
+    plans = frame_plans(serving.trace)
     blobs = open_touched(ChunkStore(serving.store), serving, trace)
     first = _first_missing(plans, blobs)
     os.write(progress, COUNT.pack(first))

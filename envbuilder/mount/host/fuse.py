@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
@@ -86,13 +87,20 @@ class FuseServer:
     """Answers for ``files``, named "0", "1", ... in the root directory.
 
     observe: told of every read before it is answered: number of the file, offset and size in bytes.
-    wanted: INIT flags that are taken when the kernel offers them.
+    ready: reads wait until it is set; names are answered before. wanted: INIT flags that are taken when offered.
     """
 
     wanted: ClassVar[int] = _WANTED
 
-    def __init__(self, device: int, files: Sequence[ServedFile], *, observe: Observer | None = None) -> None:
-        self._device, self._files, self._observe = device, tuple(files), observe
+    def __init__(
+        self,
+        device: int,
+        files: Sequence[ServedFile],
+        *,
+        observe: Observer | None = None,
+        ready: threading.Event | None = None,
+    ) -> None:
+        self._device, self._files, self._observe, self._ready = device, tuple(files), observe, ready
 
     def serve(self) -> None:
         """Answer requests until the file system is unmounted or its connection aborted."""
@@ -123,6 +131,8 @@ class FuseServer:
                 self._send_error(unique, errno.EIO)
 
     def _read(self, unique: int, node: int, body: memoryview, reply: memoryview) -> None:
+        if self._ready is not None:
+            self._ready.wait()
         file = self._file(node)
         _, offset, size = _READ_IN.unpack_from(body)
         # A READ is answered in full or with an error: newer kernels zero-fill what a short one leaves out.

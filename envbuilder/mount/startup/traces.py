@@ -18,6 +18,7 @@ from typing import Any
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, describe, verifying
 from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.startup.hot import FramePlan, plan_frames
 from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
@@ -35,11 +36,15 @@ _HOT = media_types.HOT_BUNDLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTrace:
-    """A trace of an image, parsed and as stored; ``hot``: its bundle, or None."""
+    """A trace of an image, parsed and as stored; ``hot``: its bundle, or None.
+
+    plans: what stands in each frame of it; made once for the processes of a mount, and none before.
+    """
 
     trace: Trace
     stored: bytes
     hot: Descriptor | None
+    plans: tuple[FramePlan, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process goes what is parsed there: that takes a third of sending its thousands of ranges."""
@@ -47,7 +52,9 @@ class FoundTrace:
 
 
 def _reopened(stored: bytes, hot: Descriptor | None) -> FoundTrace:
-    return FoundTrace(trace=parse_trace(stored, source="a trace that was parsed before"), stored=stored, hot=hot)
+    trace = parse_trace(stored, source="a trace that was parsed before")
+    plans = plan_frames(trace.ranges, [frame.pages for frame in trace.frames]) if hot else ()
+    return FoundTrace(trace=trace, stored=stored, hot=hot, plans=plans)
 
 
 class TraceSearch:

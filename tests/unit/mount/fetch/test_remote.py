@@ -160,6 +160,7 @@ def test_neighbouring_missing_chunks_are_one_request(tmp_path):
         source.asked.clear()
         read(blob, 0, 4 * CHUNK_SIZE)
 
+        # And fifteen that follow the last.
         assert source.asked == [(0, FRAMED.index.blob_offsets[19])]
 
 
@@ -176,11 +177,20 @@ def test_a_read_fetches_what_follows_up_to_what_is_here(tmp_path):
     source = Source()
     offsets = FRAMED.index.blob_offsets
     with fetching(tmp_path, source) as (_, blob):
-        for number in (9, 5, 13, 33):
+        for number in (9, 2, 30):
             read(blob, number * CHUNK_SIZE, 10)
     ranges = source.asked[1:]  # the first is the index
 
-    assert ranges == [(offsets[a], offsets[b] - offsets[a]) for a, b in ((9, 17), (5, 9), (33, 40))]
+    assert ranges == [(offsets[a], offsets[b] - offsets[a]) for a, b in ((9, 25), (2, 9), (30, 40))]
+
+
+def test_a_reader_that_goes_downwards_is_read_ahead_for_too(tmp_path):
+    source = Source()
+    with fetching(tmp_path, source) as (_, blob):
+        for number in reversed(range(CHUNKS)):
+            assert read(blob, number * CHUNK_SIZE, CHUNK_SIZE) == TAR[number * CHUNK_SIZE :][:CHUNK_SIZE]
+
+    assert len(source.asked) < CHUNKS / 3
 
 
 def test_a_read_waits_while_the_source_is_away_and_then_succeeds(tmp_path):
