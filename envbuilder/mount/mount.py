@@ -213,12 +213,8 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
     image, source, settings = wanted.image, wanted.source, wanted.settings
     name, cache = str(image.root.digest), settings.cache_dir
     metadata, serving, tree, read_ahead = None, None, None, 0
+    search = _search(wanted, ahead) if settings.mode != "unpack" else None
     if image.lazy is not None and settings.mode != "unpack":
-        search = None
-        if settings.trace and not wanted.record and not wanted.full:
-            search = ahead.search or TraceSearch(source)
-            if ahead.search is None:
-                search.begin(image.descriptor)
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
         sizes = device_sizes(metadata, image.lazy)
         here = map(ChunkStore(cache / "chunks").is_complete, (each.digest for each in image.lazy.devices), sizes)
@@ -241,6 +237,8 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         )
     elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):
         metadata = foreign.metadata
+        trace = search.result(image) if search else None
+        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
         serving = Serving(
             image=name,
             devices=foreign.devices,
@@ -250,7 +248,10 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
             wait_limit_s=settings.wait_limit_s,
             background=settings.background,
             fetch_all=wanted.full,
+            trace=trace,
             record=wanted.record,
+            quota=settings.quota,
+            origin=source.name,
         )
     else:
         from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  not in a lazy start
@@ -270,6 +271,16 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         detached=wanted.detached,
         read_ahead=read_ahead,
     )
+
+
+def _search(wanted: _Wanted, ahead: Ahead) -> TraceSearch | None:
+    """The search for the image's trace, begun; None: the start is to go without."""
+    if not wanted.settings.trace or wanted.record or wanted.full:
+        return None
+    search = ahead.search or TraceSearch(wanted.source)
+    if ahead.search is None:
+        search.begin(wanted.image.descriptor)
+    return search
 
 
 def _foreign(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
+from envbuilder.layer.frames import CHUNK_SIZE
 from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, Job, runs
 from envbuilder.mount.fetch.lazyblob import LazyBlob
 
@@ -27,7 +28,10 @@ Flights = MutableMapping[tuple[int, int], Job]
 
 
 def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], flights: Flights) -> Iterator[Job]:
-    """Jobs for ``chunks``, (blob, chunk), in about this order; neighbours within a window are joined."""
+    """Jobs for ``chunks``, (blob, chunk), in about this order; neighbours within a window are joined.
+
+    They are counted as if each had ``CHUNK_SIZE`` bytes: a trace does not know how the layers of others are cut.
+    """
     left = list(chunks)
     while left:
         window = [each for each in left if blobs[each[0]].index is not None][:_WINDOW]
@@ -39,12 +43,21 @@ def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], fligh
             blob = blobs[number]
             assert blob.index is not None
             assert blob.stored is not None
-            wanted = sorted(chunk for each, chunk in window if each == number and chunk < len(blob.index))
+            wanted = sorted({real for each, chunk in window if each == number for real in _real(blob, chunk)})
             missing = [
                 chunk for chunk in wanted if (number, chunk) not in flights and not blob.stored.has(chunk, chunk)
             ]
             for first, last in runs(missing):
                 yield _started(Job(blob, first, last, AHEAD), flights)
+
+
+def _real(blob: LazyBlob, chunk: int) -> range:
+    """The chunks of ``blob`` where one of the usual size would be number ``chunk``."""
+    start = chunk * CHUNK_SIZE
+    if start >= blob.size:
+        return range(0)
+    first, last = blob.chunks(start, min(CHUNK_SIZE, blob.size - start))
+    return range(first, last + 1)
 
 
 def rest_of(blob: LazyBlob, flights: Flights, share: Share = WHOLE) -> Iterator[Job]:

@@ -19,7 +19,7 @@ from envbuilder.store.target import RangeTarget
 
 
 class NothingToTrace(SpecError):
-    """There is no command whose start could be recorded, or the image cannot be started lazily."""
+    """There is no command whose start could be recorded."""
 
 
 class NotRecorded(HostError):
@@ -43,8 +43,8 @@ def record(
     Raises:
         NothingToTrace, NotRecorded; what ``run_image`` raises.
     """
-    if image.lazy is None or not options:
-        raise NothingToTrace(f"{image.root.digest}: want an image with an EROFS manifest, and a command")
+    if not options:
+        raise NothingToTrace(f"{image.root.digest}: want a command")
     seen: list[Sequence[Pages]] = [earlier.ranges] if earlier else []
     with tempfile.TemporaryDirectory(prefix="envbuilder-trace-") as folder:
         for _ in range(runs):

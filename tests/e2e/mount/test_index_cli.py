@@ -23,10 +23,10 @@ def envbuilder(tmp_path):
         folders = {f"ENVBUILDER_{name}": str(tmp_path / name.lower()) for name in ("STATE", "CHUNKS", "CACHE", "STORE")}
         done = subprocess.run(
             [sys.executable, "-m", "envbuilder", *words],
-            env={**os.environ, **folders, **settings}, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, **folders, **settings}, cwd=tmp_path, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode(errors="replace")
 
     return call
 
@@ -60,3 +60,26 @@ def test_an_indexed_gzip_image_starts_without_being_pulled(registry, envbuilder,
 
 def test_an_image_of_ours_needs_none(layout, envbuilder):
     assert "needs no index" in envbuilder("index", f"oci:{layout}:test")
+
+
+def test_a_start_of_an_image_that_is_not_ours_is_recorded_and_foreseen(registry, layout, envbuilder, tmp_path):
+    reference = f"{registry.host}/trace/theirs:1"
+    digest = envbuilder("copy", "--flavour", "zstd-chunked", f"oci:{layout}:test", reference, "--quiet").strip()
+    words = ("--", "/usr/bin/cat", "/data/second")
+    off = {"ENVBUILDER_MOUNT_BACKGROUND": "off"}
+
+    recorded = json.loads(envbuilder("trace", reference, "--runs", "1", "--json", *words))
+    reports = {}
+    for switch in ("off", "on"):
+        chunks = str(tmp_path / f"chunks-{switch}")
+        settings = {**off, "ENVBUILDER_MOUNT_TRACE": switch, "ENVBUILDER_CHUNKS": chunks}
+        envbuilder("run", "--report", f"{switch}.json", reference, *words, **settings)
+        reports[switch] = json.loads((tmp_path / f"{switch}.json").read_text())
+
+    assert recorded["bundle_bytes"] == 0
+    assert recorded["page_bytes"] > 5 << 20
+    assert reports["off"]["trace"] is None
+    assert reports["on"]["trace"]["reads"] > 0
+    assert reports["on"]["how"] == "erofs lazy"
+    assert reports["on"]["image"] == digest, "the image is what it was"
+    assert reports["on"]["counters"]["waits"] <= reports["off"]["counters"]["waits"]
