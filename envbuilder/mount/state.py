@@ -267,8 +267,9 @@ def clear(folder: MountFolder, record: Record, *, force: bool) -> bool:
         kill_inside(record.id)  # its mounts are seen by nobody else and go with the last of these
     else:
         try:
-            for point in record.points:
-                while kernel.unmount(Path(point), force=force):
+            for number, point in enumerate(record.points):
+                # Users see the first one. What is below may be busy for a moment: with the end of what lay above it.
+                while kernel.unmount(Path(point), force=force or number > 0):
                     pass
         except kernel.StillBusy:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -96,4 +97,5 @@ def kill_at_once(pids: Iterable[int]) -> None:
     found = [pid for pid in pids if pid > 1]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in found:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, number)

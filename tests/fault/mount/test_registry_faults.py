@@ -89,7 +89,7 @@ def test_answers_that_are_wrong_a_few_times_are_fetched_again(node, registry, fa
 
 @pytest.mark.parametrize("fault", [body(damaged), body(lambda data: data[:99])], ids=["altered", "short"])
 def test_answers_that_stay_wrong_are_an_error_that_the_log_explains(node, registry, fault):
-    with open_mount(node.image, node.source, replace(node.settings, wait_limit_s=2.0)) as mounted:
+    with open_mount(node.image, node.source, replace(node.settings, wait_limit_s=1.0)) as mounted:
         with open(mounted.directory / "data/big", "rb") as file:
             file.read(10)  # the index of this layer is here
         registry.fault("GET", BLOBS, fault, only=is_part)
@@ -154,7 +154,7 @@ def test_tokens_that_expire_all_the_time_are_renewed_and_no_more_often(node, reg
 
     def expire() -> None:
         nonlocal expiries
-        while not over.wait(0.25):
+        while not over.wait(0.15):
             registry.expire_tokens()
             expiries += 1
 
@@ -163,7 +163,7 @@ def test_tokens_that_expire_all_the_time_are_renewed_and_no_more_often(node, reg
         (mounted.directory / "data/small").read_bytes()
         registry.fault("GET", BLOBS, expired)
         thread.start()
-        got = read_slowly(mounted.directory / "data/big", 2.0), read_slowly(mounted.directory / "data/second", 1.0)
+        got = read_slowly(mounted.directory / "data/big", 1.0), read_slowly(mounted.directory / "data/second", 0.6)
         over.set()
         thread.join()
         counted = mounted.counters()
@@ -256,7 +256,7 @@ def test_a_mount_has_no_more_requests_in_flight_than_it_may(node, registry):
 
 
 def test_a_program_that_maps_a_library_waits_for_a_registry_that_stops_for_a_while(node, registry):
-    """As ``import`` does; an error of such a read would be SIGBUS. 2 s stand for a minute, as 20 s do for the limit."""
+    """As ``import`` does; an error of such a read would be SIGBUS. 1 s stands for a minute, as 20 s do for the limit."""
     code = (
         "import hashlib, mmap, sys\n"
         "with open(sys.argv[1], 'rb') as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:\n"
@@ -275,7 +275,7 @@ def test_a_program_that_maps_a_library_waits_for_a_registry_that_stops_for_a_whi
         registry.fault("GET", "", lambda _request, reply: replace(reply, cut_at=0))
         program.stdin.write("\n")
         program.stdin.flush()
-        time.sleep(2.0)
+        time.sleep(1.0)
         still_waits = program.poll() is None
         registry.mend()
         out, _ = program.communicate(timeout=30)
