@@ -6,6 +6,7 @@ line out and one line in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ from envbuilder.spec.toml import parse_toml
 
 #: Version of this format; a reader refuses any other.
 FORMAT = 1
+#: What ``archive`` of a Debian package may be: the moment becomes a part of an address.
+_ARCHIVE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*(?:@[0-9]{8}T[0-9]{6}Z)?\Z")
 #: Bytes of a lock file that are read; the AI environment's has 0.06 MB.
 MAX_SIZE = 16 << 20
 
@@ -374,6 +377,9 @@ def _check(lock: Lock) -> None:
     for name, path in [(deb.name, deb.file) for deb in lock.debs] + [(file.source, file.path) for file in lock.files]:
         if (plain := entry_path(path, source=name)) != path:
             raise InvalidLock(f"{name}: want {plain!r}, got {path!r}")
+    for deb in lock.debs:
+        if not _ARCHIVE.match(deb.archive):
+            raise InvalidLock(f"{deb.name}: want an archive's role, and '@' and a moment, got {deb.archive!r}")
     for kind, artifacts in (("wheels", lock.wheels), ("debs", lock.debs)):
         names = [artifact.name for artifact in artifacts]
         if names != sorted(set(names)):

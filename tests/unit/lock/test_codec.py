@@ -76,3 +76,17 @@ def test_a_damaged_lock_is_refused_and_says_where(pattern, to, message):
 def test_bytes_that_are_no_text_are_refused():
     with pytest.raises(InvalidLock):
         load(b"\xff\xfe", source="x.lock.toml")
+
+
+@pytest.mark.parametrize("archive", ["", "Debian", "debian@now", "debian@20261101T000000Z/../x", "a b"])
+def test_an_archive_that_is_no_role_is_refused(archive):
+    hostile = replace(FULL, debs=(replace(FULL.debs[0], archive=archive),))
+
+    with pytest.raises(InvalidLock, match="want an archive's role"):
+        load(dump(hostile), source="x")
+
+
+def test_a_package_of_a_dated_suite_comes_back():
+    dated = replace(SMALL, debs=tuple(replace(deb, archive="debian@20261101T000000Z") for deb in SMALL.debs))
+
+    assert load(dump(dated), source="x") == dated
