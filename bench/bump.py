@@ -24,7 +24,7 @@ SPACE = {"hello": 2_000_000_000, "standard": 16_000_000_000, "ai": 24_000_000_00
 #: A small pure-Python package of each environment, with several releases.
 PACKAGE = {"hello": "tzdata", "standard": "pip", "ai": "idna"}
 #: Seconds of lock + build + push, and megabytes sent, at most.
-_SECONDS, _MEGABYTES = 10, 10
+_SECONDS, _MEGABYTES = 5, 5
 
 
 def run(bench: Bench) -> Outcome:
