@@ -1,7 +1,7 @@
 """Start of an image that is complete on this node: from the command to the first word of a shell in the container.
 
-Beside it what nothing can undercut here: an interpreter that does nothing, and the container runtime alone. Peer:
-``podman run`` of the same image, pulled before.
+Beside it what nothing of ours can undercut: an interpreter that does nothing. Peer: ``podman run`` of the same image,
+pulled before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from measure import Cost, measured
 from peer_podman import Podman
 from product import build_to, envbuilder
 from record import Outcome, Target
-from scratch import Bench, need_root, need_space, remove, tool
+from scratch import Bench, need_root, need_space, remove
 from servers import registry
 
 SPACE = {"hello": 2_000_000_000, "standard": 14_000_000_000, "ai": 24_000_000_000}
@@ -46,7 +46,6 @@ def run(bench: Bench) -> Outcome:
         columns["ours"]["mounted s"] = round(said["seconds"]["mounted"], 3)
         columns["ours"]["how"] = said["how"]
         columns["an interpreter"] = _column(lambda: measured([sys.executable, "-c", "print(1)"], log=bench.log))
-        columns["runc alone"] = _column(_runtime(bench))
         with Podman(bench) as podman:
             podman.pull(pinned)
             columns["podman"] = _column(lambda: podman.run(pinned, _COMMAND))
@@ -70,15 +69,3 @@ def _column(start: Callable[[], Cost]) -> dict[str, float | str]:
         "CPU seconds": round(statistics.median(cost.cpu_seconds for cost in costs), 3),
         "ended s": round(statistics.median(cost.seconds for cost in costs), 3),
     }
-
-
-def _runtime(bench: Bench) -> Callable[[], Cost]:
-    """``runc run`` of a shell in the host's own tree: what a runtime costs here."""
-    bundle = bench.folder("bundle")
-    measured([tool("runc"), "spec", "--bundle", bundle], log=bench.log)
-    config = json.loads((bundle / "config.json").read_text())
-    config["process"] |= {"terminal": False, "args": _COMMAND}
-    config["root"] = {"path": "/", "readonly": True}
-    (bundle / "config.json").write_text(json.dumps(config))
-    words = [tool("runc"), "--root", bundle / "state", "run", "--bundle", bundle, "envbuilder-bench"]
-    return lambda: measured(words, log=bench.log)
