@@ -54,10 +54,7 @@ def run(bench: Bench) -> Outcome:
         columns=columns,
         ratios={"podman / ours": first["podman"] / first["ours"]},
         targets=[Target(name="first word s", limit=_MOST_S, got=first["ours"])],
-        notes=[
-            f"median of {_REPEAT}; the registry is on loopback",
-            "runc alone: a container of busybox' shape, no image",
-        ],
+        notes=[f"median of {_REPEAT}; the registry is on loopback"],
     )
 
 
