@@ -29,7 +29,7 @@ def command(app: App, reference: str, directory: Path, writable: bool, full: boo
 
     What is read is fetched, verified and kept on this node; the rest is not. End it with unmount.
     """
-    source = open_source(app, reference)
+    source = open_source(app, reference, starting=True)
     check_trust(app, source)
     image = open_image(source.target, source.what, host_platform_of())
     value = {"directory": str(directory.absolute()), "pinned": source.pinned, "writable": writable}

@@ -14,6 +14,7 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
+from envbuilder.store.documents import Documents
 from envbuilder.store.mirrored import MirroredTarget
 from envbuilder.store.target import RangeTarget
 
@@ -51,21 +52,24 @@ def repository(
     )
 
 
-def readable(app: App, reference: RegistryReference) -> RangeTarget:
+def readable(app: App, reference: RegistryReference, *, starting: bool = False) -> RangeTarget:
     """The repository that ``reference`` names, to read from: through this machine's mirrors of its registry.
+
+    starting: an image is read in order to start it: what this node kept of its documents serves.
 
     Raises:
         SpecError: a setting of mirrors is not what it may be.
     """
     origin = repository(app, reference, registry_client(app))
     mirrors = mirrors_of(app, reference.host)
-    if not mirrors.places:
+    if not (mirrors.places or starting):
         return origin
     targets = []
     for host, prefix in mirrors.places:
         name = f"{prefix}/{reference.repository}" if prefix else reference.repository
         targets.append(repository(app, RegistryReference(host, name), mirror_client(app)))
-    return MirroredTarget(origin, targets, tags=mirrors.tags)
+    documents = Documents(app.mount_settings().cache_dir / "documents") if starting else None
+    return MirroredTarget(origin, targets, tags=mirrors.tags, documents=documents)
 
 
 def _upload(app: App, host: str) -> UploadSettings:

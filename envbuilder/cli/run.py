@@ -75,7 +75,7 @@ def command(
         become_root_of_our_own()
         keeper = forked()
     # From here on there are threads: what needs the network waits while the rest is imported.
-    looked_up = begun(lambda: open_source(app, reference), "lookup")
+    looked_up = begun(lambda: open_source(app, reference, starting=True), "lookup")
     from envbuilder.image.inspect import open_image  # noqa: PLC0415  see above
     from envbuilder.mount.ahead import Ahead  # noqa: PLC0415  see above
     from envbuilder.mount.container.runtime import find_runtime  # noqa: PLC0415  see above

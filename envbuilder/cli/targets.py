@@ -60,8 +60,10 @@ def store_tag(name: str, version: str) -> str:
     return f"{name}-{version}"
 
 
-def open_source(app: App, text: str) -> Source:
+def open_source(app: App, text: str, *, starting: bool = False) -> Source:
     """The image that ``text`` names, looked up now: tags are resolved once, here.
+
+    starting: as of ``readable``.
 
     Raises:
         InvalidReference, NotFound, NotBuilt, StaleLock, UnavailableError: see the leaf.
@@ -71,7 +73,7 @@ def open_source(app: App, text: str) -> Source:
         case EnvironmentName():
             return _open_environment(app, reference)
         case RegistryReference():
-            target = readable(app, reference)
+            target = readable(app, reference, starting=starting)
             what = target.lookup(str(reference.digest or reference.tag))
             return Source(reference, target, what, str(reference.at(what.digest)))
         case LayoutReference():

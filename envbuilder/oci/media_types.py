@@ -13,12 +13,14 @@ OCI_LAYER_TAR_GZIP = OCI_LAYER_TAR + "+gzip"
 OCI_LAYER_TAR_ZSTD = OCI_LAYER_TAR + "+zstd"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 DOCKER_LAYER_TAR = "application/vnd.docker.image.rootfs.diff.tar"
 DOCKER_LAYER_TAR_GZIP = DOCKER_LAYER_TAR + ".gzip"
 DOCKER_LAYER_TAR_ZSTD = DOCKER_LAYER_TAR + ".zstd"  # of no specification; BuildKit and containerd write and read it
 
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({OCI_INDEX, DOCKER_INDEX})
+CONFIGS = frozenset({OCI_CONFIG, DOCKER_CONFIG})
 #: What a client sends as ``Accept`` for manifests (registry.md 3: all four, always).
 MANIFEST_ACCEPT = (OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST)
 

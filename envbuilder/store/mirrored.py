@@ -2,7 +2,7 @@
 
 Only content is read from mirrors, by digest: whoever reads it checks it, and says so (``distrust``) when it was other
 bytes. Tags are asked of the origin, unless told otherwise: a mirror may be behind. A mirror that fails is left alone
-for a while; only when the origin fails too it is asked once more.
+for a while; only when the origin fails too it is asked once more. Before them all come documents that this node kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal, Protocol, TypeVar, cast, get_args, ru
 
 from envbuilder.digest import Descriptor, Digest, verifying
 from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
+from envbuilder.store.documents import Documents
 from envbuilder.store.pace import Pace
 from envbuilder.store.referrers import Listing, ReferringTarget
 from envbuilder.store.target import NotFound, Opener, PacedTarget, PartsTarget, RangeTarget
@@ -91,10 +92,21 @@ class _Source:
 
 
 class MirroredTarget:
-    """``origin`` with ``mirrors``, the first before the others: a RangeTarget with parts and distrust. Thread-safe."""
+    """``origin`` with ``mirrors``, the first before the others: a RangeTarget with parts and distrust. Thread-safe.
 
-    def __init__(self, origin: RangeTarget, mirrors: Sequence[RangeTarget], *, tags: TagSource = "origin") -> None:
-        self._made_of = (origin, tuple(mirrors), tags)
+    documents: where manifests and configs are kept; with them, what is pinned is found though nobody is there.
+    """
+
+    def __init__(
+        self,
+        origin: RangeTarget,
+        mirrors: Sequence[RangeTarget],
+        *,
+        tags: TagSource = "origin",
+        documents: Documents | None = None,
+    ) -> None:
+        self._made_of = (origin, tuple(mirrors), tags, documents)
+        self._documents = documents
         self._origin, self._tags = _Source(origin, is_origin=True), tags
         self._mirrors = tuple(_Source(mirror, is_origin=False) for mirror in mirrors)
         self._here = threading.local()
@@ -124,7 +136,8 @@ class MirroredTarget:
     def lookup(self, tag: str) -> Descriptor:
         if tag.startswith("sha256:"):
             digest = Digest.parse(tag)
-            return self._of(self._in_order(digest), digest, lambda target: target.lookup(tag))
+            kept = self._documents and self._documents.lookup(digest)
+            return kept or self._of(self._in_order(digest), digest, lambda target: target.lookup(tag))
         if self._tags == "origin":
             return self._origin.target.lookup(tag)
         others = self._mirrors
@@ -139,10 +152,19 @@ class MirroredTarget:
 
     def fetch(self, what: Descriptor) -> BinaryIO:
         if what.size <= _WHOLE:
-            return io.BytesIO(self._of(self._in_order(what.digest), what.digest, lambda target: _whole(target, what)))
+            return io.BytesIO(self._whole(what))
         sizes = [min(_PART, what.size - at) for at in range(0, what.size, _PART)]
         stream = cast("BinaryIO", io.BufferedReader(_Stream(self.fetch_parts(what, 0, sizes)), _PART))
         return verifying(stream, what, source=f"{self.name}: {what.digest}")
+
+    def _whole(self, what: Descriptor) -> bytes:
+        kept = self._documents and self._documents.find(what.digest)
+        if kept and len(kept) == what.size:
+            return kept
+        data = self._of(self._in_order(what.digest), what.digest, lambda target: _whole(target, what))
+        if self._documents:
+            self._documents.keep(what, data)
+        return data
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
         order = self._in_order(what.digest)
@@ -215,8 +237,10 @@ class MirroredTarget:
         return [*fit, self._origin, *(each for each in self._mirrors if each not in fit and not each.is_wrong)]
 
 
-def _remade(origin: RangeTarget, mirrors: Sequence[RangeTarget], tags: TagSource) -> MirroredTarget:
-    return MirroredTarget(origin, mirrors, tags=tags)
+def _remade(
+    origin: RangeTarget, mirrors: Sequence[RangeTarget], tags: TagSource, documents: Documents | None
+) -> MirroredTarget:
+    return MirroredTarget(origin, mirrors, tags=tags, documents=documents)
 
 
 def _listed(target: RangeTarget, subject: Descriptor, artifact_type: str) -> Listing | None:

@@ -76,6 +76,8 @@ class SwitchedSource:
         self._layout.push(what, content)
 
     def lookup(self, tag: str) -> Descriptor:
+        if self._text("away"):
+            raise SourceSwitchedOff(f"{self.name}: {tag}: switched off")
         return self._layout.lookup(tag)
 
     def tag(self, what: Descriptor, tag: str) -> None:
