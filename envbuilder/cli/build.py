@@ -20,7 +20,7 @@ from envbuilder.cli.project import artifact_cache, compiling_packages, fresh_loc
 from envbuilder.cli.targets import Source, host_platform_of, open_destination, open_source, store_tag
 from envbuilder.custom.flavours.names import FLAVOURS
 from envbuilder.digest import Descriptor
-from envbuilder.image.attached import all_attached, copy_attached
+from envbuilder.image.attached import all_of, copy_attached
 from envbuilder.image.build import build_image, document, missing_plans
 from envbuilder.image.inspect import open_image
 from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
@@ -39,6 +39,7 @@ from envbuilder.spec.project import environment_folder
 from envbuilder.store.copy import copy
 from envbuilder.store.early import EarlyPush
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.referrers import referrers
 from envbuilder.store.target import SerialTarget, Target
 
 #: Where artefacts come from: this machine's indexes and mirrors, or an archive.
@@ -149,15 +150,17 @@ def _build(
     predicted = read_predicted(project, lock)
     expected = None if record else predicted
     promised = expected.image if expected and expected.key == key else recall(store, key)
+    noted = predicted.records if predicted and predicted.key == key else None
     # A place that has all of it already: nothing is fetched and nothing made.
-    known = _look(target, promised, lock, plans) if target and promised else None
+    there, whole = _look(target, promised, noted, lock, plans) if target and promised else (None, False)
+    found = None if whole else recall(store, key) or promised
+    known = find_image(store, found, lock, plans) if found else None
     rows: list[dict[str, Any]] = []
     sent, was_made = 0, False
-    if target and known:
-        target.tag(known.descriptor, tag)
+    if target and there and not known:
+        target.tag(there.descriptor, tag)
+        known = there
     else:
-        found = recall(store, key) or promised
-        known = find_image(store, found, lock, plans) if found else None
         if known:
             store.tag(known.descriptor, here)
             document(store, locks, known.descriptor, partial(_layers, store, known))
@@ -167,9 +170,7 @@ def _build(
             remember(store, key, known.descriptor)
             was_made = True
         records = attach_records(store, locks, known.descriptor, known.predicted, app.cache_directory)
-        if predicted and predicted.key == key and predicted.records:
-            records = predicted.records
-        made = prediction(key, known, records)
+        made = prediction(key, known, records or noted)
         check_predicted(expected, made, lock)
         record_predicted(app, project, lock, made, known=predicted, forced=record)
         if target:
@@ -195,10 +196,17 @@ def _build(
     return value
 
 
-def _look(target: Target, what: Descriptor, lock: Lock, plans: Sequence[AnyPlan]) -> Known | None:
-    """The image ``what`` where it is whole, what a build attaches to it included."""
+def _look(
+    target: Target, what: Descriptor, noted: Descriptor | None, lock: Lock, plans: Sequence[AnyPlan]
+) -> tuple[Known | None, bool]:
+    """The image ``what`` where it has all that a build attaches to it, and whether what was ``noted`` of its layers
+    is there too: only who has the layers can give that.
+    """
     known = find_image(target, what, lock, plans)
-    return known if known and all_attached(target, known.descriptor) else None
+    listed = referrers(target, known.descriptor) if known else ()
+    if not all_of(listed):
+        return None, False
+    return known, noted is not None and noted.digest in {each.digest for each in listed}
 
 
 def _beside(

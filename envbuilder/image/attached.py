@@ -6,6 +6,8 @@ They are functions of the image: the second build of an image attaches nothing n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from envbuilder.digest import Descriptor, Digest, verifying
 from envbuilder.errors import IntegrityError
 from envbuilder.lock.codec import MAX_SIZE, load
@@ -35,7 +37,12 @@ class BadAttachment(IntegrityError):
 
 def all_attached(store: Target, subject: Descriptor) -> bool:
     """Whether ``store`` has every document that a build attaches to ``subject``."""
-    return {*KINDS} <= {each.artifact_type for each in referrers(store, subject)}
+    return all_of(referrers(store, subject))
+
+
+def all_of(listed: Iterable[Descriptor]) -> bool:
+    """Whether ``listed``, the referrers of an image, are every document that a build attaches."""
+    return {*KINDS} <= {each.artifact_type for each in listed}
 
 
 def copy_attached(source: Target, subject: Descriptor, target: Target) -> int:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import zstandard
 
-from envbuilder.digest import Descriptor, Digest, describe, verifying
+from envbuilder.digest import Descriptor, Digest, canonical_json, describe, verifying
 from envbuilder.errors import EnvbuilderError, IntegrityError
-from envbuilder.image.licences import record_name
+from envbuilder.image.licences import licences, record_name
 from envbuilder.layer.build import has_layer
 from envbuilder.layer.computed import part_name
 from envbuilder.layer.model import Recipe
-from envbuilder.layer.record import load_blob
+from envbuilder.layer.record import load_blob, load_layer, without_id
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci import media_types
@@ -30,12 +30,12 @@ from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Manifest, parse_document
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.records import RecordStore
-from envbuilder.store.referrers import attach, referrers
+from envbuilder.store.referrers import attach
 from envbuilder.store.target import NotFound, Target
 
 #: Folder below the cache where ``computed_entries`` remembers packages.
 PARTS = "debs"
-_FORMAT = 1
+_FORMAT = 2
 _LEVEL = 9
 #: Bytes of one blob, packed and plain: a million paths are some 20 and 100 MB.
 _MAX_PACKED, _MAX_PLAIN = 64 << 20, 256 << 20
@@ -69,53 +69,58 @@ def attach_records(
 ) -> Descriptor | None:
     """What ``store`` and ``cache`` remember of ``layers``, attached to their image ``subject``; None if not of all.
 
-    Whatever is attached already stays.
+    It follows from the layers, so that all who made them attach the same. What others attached is not believed.
     """
-    if there := referrers(store, subject, media_types.RECORDS):
-        return plain(there[0])
     debs: dict[str, list[Deb]] = {}
     for deb in {deb.digest: deb for lock in locks for deb in lock.debs}.values():
         debs.setdefault(deb.layer, []).append(deb)
     parts = RecordStore(cache / PARTS)
     blobs = []
     for layer in layers:
-        blob = _known(layer.key, store) or _bundle(layer.key, debs.get(layer.id, ()), store, parts)
+        theirs = tuple(map(part_name, debs.get(layer.id, ())))
+        blob = _known(layer.key, theirs, store) or _bundle(layer, theirs, store, parts)
         if blob is None:
             return None
         blobs.append((blob, partial(store.fetch, blob)))
     return plain(attach(store, subject, media_types.RECORDS, blobs))
 
 
-def _known(key: Digest, store: LayoutTarget) -> Descriptor | None:
+def _known(key: Digest, names: Sequence[str], store: LayoutTarget) -> Descriptor | None:
     """The blob that was made of the layer of ``key`` for an earlier image: of 60 layers, a bump changes two."""
     try:
-        blob = Descriptor.from_json(json.loads(store.records.get(_name(key)) or b"null"))
+        blob = Descriptor.from_json(json.loads(store.records.get(_name(key, names)) or b"null"))
     except (ValueError, KeyError, TypeError, EnvbuilderError):
         return None
     return blob if store.has(blob) else None
 
 
-def _bundle(key: Digest, debs: Sequence[Deb], store: LayoutTarget, parts: RecordStore) -> Descriptor | None:
-    record = store.records.get(key.hex)
-    if record is None:
+def _bundle(row: PredictedLayer, names: Sequence[str], store: LayoutTarget, parts: RecordStore) -> Descriptor | None:
+    """A blob of all that is remembered of a layer: all or nothing, as it must not depend on what one machine did."""
+    record = store.records.get(row.key.hex)
+    layer = load_layer(record, key=row.key) if record else None
+    known = {name: data for name in names if (data := parts.get(name))}
+    if record is None or layer is None or layer.blob.digest != row.digest or len(known) < len(names):
         return None
-    known = {name: data for name in map(part_name, debs) if (data := parts.get(name))}
-    # All of them or none: what is attached should not follow from what one machine happened to remember.
-    data = _packed(record, store.records.get(record_name(key)) or b"{}", known if len(known) == len(debs) else {})
-    blob = describe(data, media_types.RECORDS, annotations={media_types.PLAN_KEY: str(key)})
+    if store.has(layer.blob):
+        licences([layer], store)  # remembers them
+    said = store.records.get(record_name(row.key))
+    if said is None:
+        return None
+    data = _packed(without_id(record), said, known)
+    blob = describe(data, media_types.RECORDS, annotations={media_types.PLAN_KEY: str(row.key)})
     store.push(blob, partial(io.BytesIO, data))
-    store.records.put(_name(key), json.dumps(blob.to_json()).encode())
+    store.records.put(_name(row.key, names), json.dumps(blob.to_json()).encode())
     return blob
 
 
-def _name(key: Digest) -> str:
-    return f"records-{_FORMAT}-{key.hex}"
+def _name(key: Digest, names: Sequence[str]) -> str:
+    return f"records-{_FORMAT}-{Digest.of(canonical_json([str(key), *names])).hex}"
 
 
-def _packed(record: bytes, licences: bytes, parts: Mapping[str, bytes]) -> bytes:
+def _packed(record: bytes, said: bytes, parts: Mapping[str, bytes]) -> bytes:
     value = {
         "layer": record.decode("ascii"),
-        "licences": licences.decode("ascii"),
+        "licences": said.decode("ascii"),
         "parts": {name: data.decode("ascii") for name, data in parts.items()},
     }
     plain = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
@@ -141,23 +146,28 @@ def adopt_records(
     with ThreadPoolExecutor(_TOGETHER, "records") as pool:
         answers = list(pool.map(there, lacking))
         found = {row.key: row for row, answer in zip(lacking, answers, strict=True) if answer}
-        unknown = {key for key in found if store.records.get(key.hex) is None}
+        unknown = {key for key in found if not _is_noted(key, store)}
         blobs = list(_blobs_of(target, predicted.records, unknown)) if unknown else []
         parts = RecordStore(cache / PARTS)
         fetched = pool.map(lambda pair: _fetch(target, pair[1]), blobs)
         for (key, _), bundle in zip(blobs, fetched, strict=True):
             if bundle is None:
                 continue
-            record, licences, theirs = bundle
+            record, said, theirs = bundle
             store.records.put(key.hex, record)
-            store.records.put(record_name(key), licences)
+            store.records.put(record_name(key), said)
             for name, part in theirs.items():
                 parts.put(name, part)
     return frozenset(
         row.digest
         for key, row in found.items()
-        if (data := store.records.get(key.hex)) and (blob := load_blob(data, key=key)) and blob.digest == row.digest
+        if (data := _is_noted(key, store)) and (blob := load_blob(data, key=key)) and blob.digest == row.digest
     )
+
+
+def _is_noted(key: Digest, store: LayoutTarget) -> bytes | None:
+    """The record of the layer of ``key``, if ``store`` knows its licences too: an image's documents need both."""
+    return None if store.records.get(record_name(key)) is None else store.records.get(key.hex)
 
 
 def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[tuple[Digest, Descriptor]]:

@@ -64,6 +64,17 @@ def load_layer(data: bytes, *, key: Digest) -> Layer | None:
         return None
 
 
+def without_id(data: bytes) -> bytes:
+    """The record ``data`` without the name that one of the environments has for the layer.
+
+    Raises:
+        ValueError, KeyError: it is none.
+    """
+    head, _, paths = data.partition(_PATHS)
+    value = {**json.loads(head + b"}"), "id": ""}
+    return json.dumps(value, separators=(",", ":")).encode()[:-1] + _PATHS + paths
+
+
 def _is_of(value: Any, key: Digest) -> bool:
     return bool(value["format"] == _FORMAT and value["plan_key"] == str(key))
 

@@ -7,6 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from envbuilder.oci import media_types
+from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.referrers import referrers, unlist
+
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 ANOTHER_FILE = '\n[[files]]\nsource = "motd"\npath = "/etc/motd"\n'
@@ -44,3 +48,23 @@ def test_what_was_noted_of_the_other_layers_is_enough_for_the_one_that_changed(b
     # The layers are in the registry alone, so the store offers no image, and a later build makes it whole.
     elsewhere("build", "hello")
     assert elsewhere.json("inspect", "hello")["digest"] == built["digest"]
+
+
+def test_an_image_that_was_pushed_before_is_given_what_its_store_noted_of_its_layers(cli, hello, tmp_path):
+    place = f"oci:{tmp_path}/there:1"
+    cli("build", "hello", "--to", place, "--record")
+    there, file = LayoutTarget(tmp_path / "there"), cli.project / f"lockfiles/hello/linux-{platform.machine()}.digests"
+    (noted,) = referrers(there, image := there.lookup("1"), media_types.RECORDS)
+    said = file.read_text()
+    unlist(there, image, noted.digest)
+    file.write_text("".join(line for line in said.splitlines(keepends=True) if str(noted.digest) not in line))
+    bare = file.read_text()
+
+    replace(cli, store=tmp_path / "elsewhere")("build", "hello", "--to", place)
+    assert (file.read_text(), list((tmp_path / "elsewhere/blobs/sha256").iterdir())) == (bare, [])
+
+    cli("build", "hello", "--to", place)
+    assert referrers(there, image, media_types.RECORDS) == (noted,)
+    assert file.read_text() == said != bare
+    assert (built := cli.json("build", "hello", "--to", place)[0])["copied_bytes"] == 0
+    assert built["digest"] == hello.digest

@@ -4,16 +4,19 @@ import io
 import json
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import zstandard
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, describe
-from envbuilder.image.records import BadRecords, StoreBeside, adopt_records, attach_records
+from envbuilder.image.records import PARTS, BadRecords, StoreBeside, adopt_records, attach_records
 from envbuilder.layer.build import find_layer
+from envbuilder.layer.computed import part_name
 from envbuilder.layer.model import Layer
 from envbuilder.layer.record import dump_layer
 from envbuilder.layer.tree import Placed
+from envbuilder.lock.model import Deb
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index, Manifest
@@ -21,6 +24,7 @@ from envbuilder.store.copy import copy
 from envbuilder.store.copy_referrers import copy_referrers
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.records import RecordStore
 
 KEY = Digest.of(b"a recipe")
 
@@ -131,3 +135,46 @@ def test_records_that_a_registry_changed_are_refused(world, tmp_path):
 
     with pytest.raises(DigestMismatch):
         adopted((layer, there, predicted), tmp_path)
+
+
+def noted(world, store, cache, layer, locks=()):
+    """What ``store`` attaches, which has the layer of the world's as ``layer`` says, and the image."""
+    _, there, predicted = world
+    copy(there, predicted.image, store)
+    store.records.put(KEY.hex, dump_layer(layer))
+    return attach_records(store, locks, predicted.image, predicted.layers, cache)
+
+
+def test_all_who_made_a_layer_note_the_same_of_it_whatever_they_call_it(world, tmp_path):
+    other = LayoutTarget(tmp_path / "other", create=True)
+
+    assert noted(world, other, tmp_path / "cache2", replace(world[0], id="y/b")) == world[2].records
+
+
+def test_a_layer_of_other_bytes_than_the_image_has_is_not_noted(world, tmp_path):
+    other = LayoutTarget(tmp_path / "other", create=True)
+    layer = replace(world[0], blob=push(other, b"other bytes", media_types.OCI_LAYER_TAR_ZSTD))
+
+    assert noted(world, other, tmp_path / "cache2", layer) is None
+
+
+def test_what_others_attached_is_not_taken_for_what_was_noted_here(world, tmp_path):
+    _, there, predicted = world
+    fresh = LayoutTarget(tmp_path / "fresh", create=True)
+    copy(there, predicted.image, fresh)
+    copy_referrers(there, predicted.image, fresh)
+
+    assert attach_records(fresh, (), predicted.image, predicted.layers, tmp_path / "cache2") is None
+
+
+def test_a_package_that_is_not_remembered_leaves_its_image_without_records(world, tmp_path):
+    deb = Deb(
+        name="bc", version="1", architecture="amd64", layer="x/a", source="bc", file="pool/bc.deb", size=1,
+        digest=Digest.of(b"deb"),
+    )  # fmt: skip
+    lock = SimpleNamespace(debs=(deb,))
+    memory, other = RecordStore(tmp_path / "cache2" / PARTS), LayoutTarget(tmp_path / "other", create=True)
+
+    assert noted(world, other, tmp_path / "cache2", world[0], [lock]) is None
+    memory.put(part_name(deb), b"{}")
+    assert noted(world, other, tmp_path / "cache2", world[0], [lock]) not in {None, world[2].records}
