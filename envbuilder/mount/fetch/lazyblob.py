@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import eq
 from typing import Protocol, TypeAlias
 
 from envbuilder.layer.chunks import ChunkIndex
@@ -59,8 +60,7 @@ class LazyBlob:
     def opened(self, index: AnyIndex, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
         step = index.offsets[1]
-        regular = all(offset == number * step for number, offset in enumerate(index.offsets[:-1]))
-        self._chunk_size = step if regular else 0
+        self._chunk_size = step if lies_evenly(index, step) else 0
         self.index = index
         self.stored = stored
 
@@ -122,3 +122,12 @@ class LazyBlob:
         if self.noted is not None:
             done = self.noted(self.number, offset, size, done)
         self._wanting.want(self, offset, size, done)
+
+
+def lies_evenly(index: AnyIndex, size: int) -> bool:
+    """Whether every chunk has ``size`` bytes, the last one at most.
+
+    Layers of others may have a larger last one, which would be taken for chunks that there are not.
+    """
+    places = range(0, index.size, size)
+    return len(places) == len(index) and all(map(eq, places, index.offsets))

@@ -22,7 +22,7 @@ from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, read_chunk
 from envbuilder.mount.chunks.store import ChunkStore, StoreRefused
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch.jobs import FOR_GOOD, INDEX, Job
-from envbuilder.mount.fetch.lazyblob import LazyBlob
+from envbuilder.mount.fetch.lazyblob import LazyBlob, lies_evenly
 from envbuilder.mount.fetch.rounds import WHOLE, Share
 from envbuilder.mount.fetch.schedule import Schedule
 from envbuilder.mount.foreign.spans import SpanMap, read_spans
@@ -231,7 +231,7 @@ class Fetcher:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
         if (stored := blob.stored) is None:
             stored = self._store.open(blob.device.stored_as, index.offsets[:-1], index.size)
-        elif any(offset != number * CHUNK_SIZE for number, offset in enumerate(index.offsets[:-1])):
+        elif not lies_evenly(index, CHUNK_SIZE):
             raise BadChunk(f"{source}: chunk index: want chunks of {CHUNK_SIZE} bytes, as its pages are counted")
         self._schedule.opened(blob, index, stored)
 

@@ -1,5 +1,6 @@
 """The fetcher: one request a chunk, reads that wait for a source, altered chunks, a full store, read-ahead."""
 
+import hashlib
 import io
 import itertools
 import threading
@@ -10,6 +11,7 @@ from random import Random
 
 import pytest
 
+from envbuilder.digest import describe
 from envbuilder.errors import UnavailableError
 from envbuilder.layer.frames import CHUNK_SIZE, Framed, FrameWriter
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
@@ -17,6 +19,7 @@ from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch import remote, schedule
 from envbuilder.mount.fetch.lazyblob import LazyBlob
 from envbuilder.mount.fetch.remote import Fetcher
+from envbuilder.mount.foreign.spans import Piece, span_map
 from envbuilder.mount.request import Device
 
 CHUNKS = 40
@@ -38,13 +41,13 @@ class Source:
 
     name = "memory"
 
-    def __init__(self, fault: Callable[[bytes], bytes] = bytes) -> None:
-        self.fault = fault
+    def __init__(self, fault: Callable[[bytes], bytes] = bytes, blob: bytes = BLOB) -> None:
+        self.fault, self.blob = fault, blob
         self.asked: list[tuple[int, int]] = []
 
     def fetch_range(self, what, offset, size):
         self.asked.append((offset, size))
-        return self.fault(BLOB[offset : offset + size])
+        return self.fault(self.blob[offset : offset + size])
 
 
 def altered(data: bytes) -> bytes:
@@ -60,7 +63,7 @@ def _impatient(monkeypatch):
 @contextmanager
 def fetching(tmp_path, source: Source, **options) -> Iterator[tuple[Fetcher, LazyBlob]]:
     background = options.pop("background", False)
-    device = Device(FRAMED.blob, FRAMED.tar_size)
+    device = options.pop("device", Device(FRAMED.blob, FRAMED.tar_size))
     fetcher = Fetcher("image", [device], ChunkStore(tmp_path / "store"), Counters(tmp_path / "counters"), **options)
     fetcher.start(source, background=background)
     try:
@@ -91,6 +94,22 @@ def test_a_read_gets_the_bytes_of_the_tar(tmp_path):
         assert read(blob, 100, 70) == TAR[100:170]
         assert read(blob, CHUNK_SIZE - 5, 10) == TAR[CHUNK_SIZE - 5 : CHUNK_SIZE + 5]
         assert read(blob, len(TAR) - 9, 9) == TAR[-9:]
+
+
+@pytest.mark.parametrize("starts", [(0, 1000, 2000), (0, 1000)])
+def test_a_last_chunk_that_is_larger_than_the_others_is_read_to_its_end(tmp_path, starts):
+    """As checkpoints of gzip layers lie: the last one has all that is left."""
+    plain = Random(3).randbytes(5_000)
+    pieces = [
+        Piece(start, end - start, start, hashlib.sha256(plain[start:end]).digest())
+        for start, end in itertools.pairwise([*starts, len(plain)])
+    ]
+    spans = tmp_path / "spans"
+    spans.write_bytes(span_map("plain", pieces, device_size=len(plain), blob_end=len(plain), joined=1).dump())
+    device = Device(describe(plain, "application/test"), len(plain), spans=spans)
+    with fetching(tmp_path, Source(blob=plain), device=device) as (_, blob):
+        assert read(blob, 4_990, 10) == plain[-10:]
+        assert read(blob, 900, 3_000) == plain[900:3_900]
 
 
 def test_what_was_read_is_not_asked_for_again(tmp_path):
