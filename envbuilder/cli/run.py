@@ -84,7 +84,7 @@ def command(
     from envbuilder.mount.startup.traces import TraceSearch  # noqa: PLC0415  see above
 
     wanted = app.settings.get("run.runtime")
-    runtime = None if dry_run else begun(lambda: find_runtime(settings.state_dir, wanted), "runtime")
+    runtime = None if dry_run else begun(lambda: find_runtime(settings.state_dir, wanted), "runtime", finishing=True)
     source = looked_up.result()
     check_trust(app, source)
     search, metadata = TraceSearch(source.target), MetadataRead(source.target, settings.cache_dir)

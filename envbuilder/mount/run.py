@@ -158,7 +158,9 @@ def run_image(
     require_root()
     begun_s = time.monotonic() if begun_s is None else begun_s
     edits = _edits(options)
-    runtime = ahead.runtime or begun(partial(find_runtime, settings.state_dir, options.runtime), "runtime")
+    runtime = ahead.runtime or begun(
+        partial(find_runtime, settings.state_dir, options.runtime), "runtime", finishing=True
+    )
     with open_mount(
         image,
         source,

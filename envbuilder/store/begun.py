@@ -10,8 +10,11 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def begun(function: Callable[[], _T], name: str) -> Future[_T]:
-    """The result of ``function``, called in a thread ``name`` that nobody waits for at the end of the process."""
+def begun(function: Callable[[], _T], name: str, *, finishing: bool = False) -> Future[_T]:
+    """The result of ``function``, called in a thread ``name``.
+
+    finishing: the process does not end before it: it has something to clear away. Else nobody waits for it there.
+    """
     future: Future[_T] = Future()
 
     def body() -> None:
@@ -20,5 +23,5 @@ def begun(function: Callable[[], _T], name: str) -> Future[_T]:
         except BaseException as error:  # noqa: BLE001 - carried to who asks
             future.set_exception(error)
 
-    threading.Thread(target=body, name=name, daemon=True).start()
+    threading.Thread(target=body, name=name, daemon=not finishing).start()
     return future

@@ -7,7 +7,7 @@ import time
 import pytest
 
 pytestmark = [pytest.mark.slow]
-SPEC, INTEGRITY, UNAVAILABLE, HOST = 2, 3, 4, 5
+SPEC, INTEGRITY, UNAVAILABLE, HOST, REFUSED = 2, 3, 4, 5, 6
 
 
 def declare(cli, text: str) -> None:
@@ -85,13 +85,13 @@ def test_a_registry_that_is_down_is_said_to_be_down(cli):
 
 
 def test_an_image_that_is_not_there_is_said_not_to_be_there(cli, registry):
-    done = cli("resolve", f"{registry.host}/env/nothing:1", status=UNAVAILABLE)
+    done = cli("resolve", f"{registry.host}/env/nothing:1", status=REFUSED)
 
     assert "nothing" in done.stderr
 
 
 def test_an_environment_that_was_not_built_names_the_command_to_run(fresh):
-    assert "envbuilder build hello" in fresh("resolve", "hello", status=UNAVAILABLE).stderr
+    assert "envbuilder build hello" in fresh("resolve", "hello", status=REFUSED).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -134,7 +134,7 @@ def test_an_altered_blob_is_never_pushed(cli, tmp_path, registry):
     done = cli("push", there, f"{registry.host}/altered/hello:1", status=INTEGRITY)
 
     assert largest.name in done.stderr
-    assert digest not in cli("resolve", f"{registry.host}/altered/hello:1", status=UNAVAILABLE).stdout
+    assert digest not in cli("resolve", f"{registry.host}/altered/hello:1", status=REFUSED).stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to mount a small file system")
