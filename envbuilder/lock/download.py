@@ -89,20 +89,23 @@ def _origin(scheme: str, netloc: str) -> tuple[str, str]:
 
 
 def fetch_page(http: Http, url: str, headers: Mapping[str, str]) -> tuple[bytes, str, str]:
-    """The whole answer at ``url``: its bytes, content type and final address.
+    """The whole answer at ``url``, which may come compressed: its bytes, content type and final address.
 
     Raises:
         ArtifactGone, SourceUnavailable, SourceRefused: see there.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            response = http.pool.request("GET", url, headers=dict(headers), preload_content=False)
+            wanted = {**headers, "Accept-Encoding": "gzip"}
+            response = http.pool.request("GET", url, headers=wanted, preload_content=False)
             try:
                 if response.status == 200:
-                    data = response.read(_MAX_PAGE + 1, decode_content=True)
-                    if len(data) > _MAX_PAGE:
-                        raise SourceUnavailable(f"{without_credentials(url)}: want at most {_MAX_PAGE} bytes")
-                    return data, response.headers.get("Content-Type", ""), _final(url, response)
+                    data = bytearray()
+                    for block in response.stream(_BLOCK, decode_content=True):
+                        data += block
+                        if len(data) > _MAX_PAGE:
+                            raise SourceUnavailable(f"{without_credentials(url)}: want at most {_MAX_PAGE} bytes")
+                    return bytes(data), response.headers.get("Content-Type", ""), _final(url, response)
                 _refuse(response.status, url)
                 why = f"status {response.status}"
             finally:

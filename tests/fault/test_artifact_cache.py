@@ -1,5 +1,6 @@
 """Artefacts from servers that break, lie or go away."""
 
+import gzip
 import os
 import stat
 import threading
@@ -62,6 +63,29 @@ def test_a_wheel_comes_by_name_and_digest_and_is_read_only(cache, index, html, t
     assert stat.S_IMODE(file.stat().st_mode) == 0o444
     assert file == tmp_path / "cache/sha256" / wheel.digest.hex[:2] / wheel.digest.hex
     assert no_partials(tmp_path)
+
+
+def compressed(index, name, data=b""):
+    right = index._page(name)
+    headers = {**right.headers, "Content-Encoding": "gzip"}
+    index.faults[f"/simple/{name}/"] = [Answer(200, gzip.compress(data or right.body), headers)]
+
+
+def test_a_page_may_come_compressed(cache, index):
+    wheel = index.add("a", "1")
+    compressed(index, "a")
+
+    assert cache.file(wheel).exists()
+    assert [headers["accept-encoding"] for _, headers in index.seen] == ["gzip", "identity"]
+
+
+def test_a_page_that_swells_when_unpacked_is_not_read_to_its_end(cache, index, monkeypatch):
+    monkeypatch.setattr("envbuilder.lock.download._MAX_PAGE", 1000)
+    wheel = index.add("a", "1")
+    compressed(index, "a", b" " * 2000)
+
+    with pytest.raises(SourceUnavailable, match="want at most 1000 bytes"):
+        cache.file(wheel)
 
 
 def test_what_is_here_is_not_asked_for_again(cache, index):
