@@ -150,7 +150,7 @@ def _build(
     predicted = read_predicted(project, lock)
     expected = None if record else predicted
     promised = expected.image if expected and expected.key == key else recall(store, key)
-    noted = predicted.records if predicted and predicted.key == key else None
+    noted = expected.records if expected and expected.key == key else None
     # A place that has all of it already: nothing is fetched and nothing made.
     there, whole = _look(target, promised, noted, lock, plans) if target and promised else (None, False)
     found = None if whole else recall(store, key) or promised
