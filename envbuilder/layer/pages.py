@@ -1,6 +1,6 @@
 """A hash of every page of a layer's tar, under one root that the manifest names.
 
-The chunk index proves whole chunks as they lie in the blob. A hot bundle (mount/hot.py) holds single
+The chunk index proves whole chunks as they lie in the blob. A hot bundle (mount/startup/hot.py) holds single
 pages of many chunks, and may come from whoever can push to a repository: with this tree each page
 is proved against the image's own digest, and a bundle that lies is only of no use.
 
