@@ -118,7 +118,9 @@ def _image(app: App, reference: str, mode: str) -> Capability:
         found = resolve(source.target, source.what, host_platform_of(), asked=reference, pinned=source.pinned)
     except EnvbuilderError as error:
         return Capability(name=reference, ok=False, why=str(error))
-    how = _MODES[mode] if found.lazy else "by unpacking the whole image first: it has no EROFS manifest"
+    how = (
+        _MODES[mode] if found.start == "lazy" else f"{_MODES[mode]}, once it was pulled whole: it has no EROFS manifest"
+    )
     return Capability(
         name=reference,
         ok=bool(mode),

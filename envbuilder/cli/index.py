@@ -16,8 +16,8 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.foreign.layerindex import attach_layer_index, find_layer_index
 from envbuilder.mount.foreign.pulled import pull_layer
-from envbuilder.mount.foreign.toc import has_table
 from envbuilder.oci.platform import Platform
+from envbuilder.oci.tables import has_table
 from envbuilder.store.target import Target
 
 

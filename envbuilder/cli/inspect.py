@@ -19,6 +19,7 @@ from envbuilder.lock.model import Artifact, Lock
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import EnvironmentName, InvalidReference, parse_reference
+from envbuilder.oci.tables import have_tables
 
 #: What an SBOM is called here -> its media type.
 _SBOMS = {"cyclonedx": media_types.CYCLONEDX, "spdx": media_types.SPDX}
@@ -76,7 +77,7 @@ def _image(pinned: str, image: OpenImage) -> Result:
             "image": pinned,
             "platform": str(image.config.platform),
             "size": f"{human_size(value['size'])} in {len(layers)} layers",
-            "lazy start": f"yes, {human_size(image.lazy.metadata.size)} of metadata" if image.lazy else "no",
+            "lazy start": _lazy_start(image),
             "command": " ".join((*image.config.entrypoint, *image.config.command)),
             **{name: text for name, text in image.annotations.items() if name.startswith(media_types.PREFIX)},
         }
@@ -84,6 +85,14 @@ def _image(pinned: str, image: OpenImage) -> Result:
     rows = [("layer", "size", "digest"), *((item["id"], human_size(item["size"]), item["digest"]) for item in layers)]
     variables = pairs(dict(sorted(image.config.env.items())))
     return Result(f"{head}\n\n{table(rows)}\n\n{variables}", value)
+
+
+def _lazy_start(image: OpenImage) -> str:
+    if image.lazy:
+        return f"yes, {human_size(image.lazy.metadata.size)} of metadata"
+    if have_tables(image.manifest.layers):
+        return "yes, by its layers' own tables of contents"
+    return "once it was pulled whole"
 
 
 def _lock(lock: Lock) -> Result:

@@ -15,7 +15,8 @@ class Resolution:
 
     asked: the reference as it was written. pinned: the same place by digest: the only handle afterwards.
     image: what the reference names (an index or a manifest). manifest: the plain image of the platform.
-    lazy: the EROFS manifest, or None: then the image is pulled whole, and ``why`` says so.
+    lazy: the EROFS manifest, or None. start: ``lazy``, or ``full``: layers that are not on the node are pulled whole
+        first; ``why`` says which and why.
     size: bytes of config and layers as stored. labels: of the image config.
     annotations: of the image, the lock's digest among them.
     """
@@ -26,16 +27,12 @@ class Resolution:
     image: Descriptor
     manifest: Descriptor
     lazy: Descriptor | None
+    start: str
     layers: int
     size: int
     labels: dict[str, str]
     annotations: dict[str, str]
     why: str
-
-    @property
-    def start(self) -> str:
-        """How a job starts on it: ``lazy`` or ``full``."""
-        return "lazy" if self.lazy else "full"
 
     def to_json(self) -> dict[str, Any]:
         """The answer as JSON (docs/formats/resolution.md)."""

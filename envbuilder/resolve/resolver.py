@@ -5,6 +5,7 @@ from __future__ import annotations
 from envbuilder.digest import Descriptor
 from envbuilder.image.inspect import open_image
 from envbuilder.oci.platform import Platform
+from envbuilder.oci.tables import have_tables
 from envbuilder.resolve.model import Resolution
 from envbuilder.store.target import Target
 
@@ -21,6 +22,8 @@ def resolve(target: Target, what: Descriptor, platform: Platform, *, asked: str,
     manifest = image.manifest
     if image.lazy:
         why = "the image has EROFS metadata and chunk indexes for the same layers"
+    elif have_tables(manifest.layers):
+        why = "the image has no EROFS manifest, but each layer has a table of contents of its own"
     else:
         why = "the image has no EROFS manifest: it is pulled whole"
     return Resolution(
@@ -30,6 +33,7 @@ def resolve(target: Target, what: Descriptor, platform: Platform, *, asked: str,
         image=what,
         manifest=image.descriptor,
         lazy=image.lazy.descriptor if image.lazy else None,
+        start="lazy" if image.lazy or have_tables(manifest.layers) else "full",
         layers=len(manifest.layers),
         size=manifest.config.size + sum(layer.size for layer in manifest.layers),
         labels=dict(image.config.labels),

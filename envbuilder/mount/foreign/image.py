@@ -27,9 +27,10 @@ from envbuilder.mount.chunks.store import ChunkStore, put_file
 from envbuilder.mount.foreign.layerindex import dump_layer, find_layer_index, parse_layer
 from envbuilder.mount.foreign.pulled import TAR_BLOCK, NoGzipIndex, pull_layer
 from envbuilder.mount.foreign.spans import SpanMap, read_spans
-from envbuilder.mount.foreign.toc import ForeignLayer, has_table, read_table
+from envbuilder.mount.foreign.toc import ForeignLayer, read_table
 from envbuilder.mount.request import Device
 from envbuilder.mount.unpack.layers import NotUnpacked, only_one
+from envbuilder.oci.tables import has_table
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from envbuilder.layer.chunks import MAX_CHUNK_SIZE
 from envbuilder.layer.tree import Placed
 from envbuilder.mount.foreign.spans import Piece, SpanMap, span_map
 from envbuilder.oci import media_types
+from envbuilder.oci.tables import chunked_notes
 from envbuilder.paths import entry_path
 from envbuilder.store.target import RangeTarget
 
@@ -71,12 +72,6 @@ class ForeignLayer:
     placed: tuple[Placed, ...]
     spans: SpanMap
     block: int = _BLOCK
-
-
-def has_table(blob: Descriptor) -> bool:
-    """Whether the manifest says that ``blob`` has a table of contents that we read."""
-    notes = blob.annotations
-    return media_types.STARGZ_TOC_DIGEST in notes or _chunked_notes(notes) is not None
 
 
 def read_table(source: RangeTarget, blob: Descriptor) -> ForeignLayer:
@@ -133,15 +128,8 @@ def _stargz_table(source: RangeTarget, blob: Descriptor, where: str) -> tuple[by
     return text, offset
 
 
-def _chunked_notes(notes: Mapping[str, str]) -> tuple[str, str] | None:
-    for prefix in media_types.ZSTD_CHUNKED:
-        if prefix + ".manifest-checksum" in notes and prefix + ".manifest-position" in notes:
-            return notes[prefix + ".manifest-checksum"], notes[prefix + ".manifest-position"]
-    return None
-
-
 def _chunked_table(source: RangeTarget, blob: Descriptor, where: str) -> tuple[bytes, int]:
-    notes = _chunked_notes(blob.annotations)
+    notes = chunked_notes(blob.annotations)
     match = _POSITION.match(notes[1]) if notes else None
     offset, stored_size, size = map(int, match.groups()) if match else (0, 0, 0)
     if not notes or not 0 < stored_size <= min(_MAX_STORED, blob.size - offset) or size > _MAX_JSON:

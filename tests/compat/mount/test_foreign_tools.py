@@ -6,10 +6,11 @@ import subprocess
 import pytest
 
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.foreign.toc import has_table, read_table
+from envbuilder.mount.foreign.toc import read_table
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.settings import MountSettings
 from envbuilder.oci.platform import Platform
+from envbuilder.oci.tables import has_table
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.foreign import foreign_tar, gzip_layer, member, push_foreign
 
