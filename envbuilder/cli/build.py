@@ -273,6 +273,7 @@ def _make(
             tag=tag,
             finished=finished,
             helper=compiling_packages(project, lock, host_platform_of()),
+            agreed={layer.key for layer in expected.layers} if expected else frozenset(),
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent

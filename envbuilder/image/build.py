@@ -5,20 +5,21 @@ from __future__ import annotations
 import gc
 import importlib
 import io
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from envbuilder.digest import Descriptor
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
+from envbuilder.image.overlaps import check_overlaps
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
-from envbuilder.layer.plan import AnyPlan, WheelPlan, check_wheels, compiled_here, plan
+from envbuilder.layer.plan import AnyPlan, WheelPlan, compiled_here, plan
 from envbuilder.layer.prefix import PREFIX
 from envbuilder.layer.top import TopPlan
 from envbuilder.lock.codec import digest
@@ -75,12 +76,14 @@ def build_image(
     finished: Finished = lambda _layer, _reused: None,
     documents: bool = True,
     helper: tuple[Sequence[Deb], Platform] | None = None,
+    agreed: AbstractSet[Digest] = frozenset(),
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
     cache: folder of this machine for what is derived from artefacts. folders: environment -> its folder.
     documents: attach the locks, SBOMs and provenance (image/attached.py).
     helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
+    agreed: keys of layers that an image had together: no need to look for conflicts between those again.
 
     Raises:
         TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
@@ -113,7 +116,9 @@ def build_image(
 
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
-    _check_overlaps(locks[-1], [each for each in artefact_plans if isinstance(each, WheelPlan)], by_id, artifacts)
+    wheel_plans = [each for each in artefact_plans if isinstance(each, WheelPlan)]
+    known = {each.key for each in wheel_plans if each.id in reused} & agreed
+    check_overlaps(locks[-1], wheel_plans, by_id, artifacts, agreed=known)
     check_balance(locks[-1].name, layers, {each.id: len(parts_of(each)) for each in plans})
     image = _assemble(locks[-1], layers)
     for what, data in image.blobs.items():
@@ -143,21 +148,3 @@ def _assemble(lock: Lock, layers: Sequence[Layer]) -> Image:
         lock_digest=digest(lock),
         spec_digest=lock.spec_digest,
     )
-
-
-def _check_overlaps(
-    lock: Lock, plans: Sequence[WheelPlan], layers: Mapping[str, Layer], artifacts: ArtifactSource
-) -> None:
-    """Within a layer its own plan checked; across layers the paths that were written tell whom to compare."""
-    owners: dict[str, WheelPlan] = {}
-    suspects: dict[str, WheelPlan] = {}
-    for each in plans:
-        for placed in layers[each.id].placed:
-            if not stat.S_ISDIR(placed.mode):
-                other = owners.setdefault(placed.path, each)
-                if other is not each:
-                    suspects[each.id], suspects[other.id] = each, other
-    if suspects:
-        here = {wheel.digest for wheel in lock.wheels}  # what a child hides of its parent is in no one's way
-        wheels = [wheel for each in suspects.values() for wheel in each.wheels if wheel.digest in here]
-        check_wheels(wheels, artifacts, plans[0].compilation.python)
