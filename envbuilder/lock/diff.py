@@ -67,7 +67,8 @@ def pieces(
 
     keys: plan key by layer id, where the locks of the parents are known. predicted: sizes of those that were built.
     """
-    known = {layer.key: layer.size for layer in predicted.layers} if predicted else {}
+    built = predicted.layers if predicted else ()
+    known, named = {layer.key: layer.size for layer in built}, {layer.id: layer.size for layer in built}
     content: dict[str, list[Artifact]] = {layer: [] for layer in lock.layers}
     artifacts: list[Artifact] = [*lock.wheels, *lock.debs]
     for artifact in artifacts:
@@ -76,7 +77,8 @@ def pieces(
     for layer, inside in content.items():
         key = keys[layer] if keys else _content_key(lock, layer, inside)
         size = known.get(key)
-        estimate = sum(map(layer_size, inside))
+        # What is computed from the whole has no artefacts of its own: about as large as it was before.
+        estimate = sum(map(layer_size, inside)) if inside else named.get(layer, 0)
         found.append(Piece(id=layer, key=key, size=estimate if size is None else size, exact=size is not None))
     return tuple(found)
 

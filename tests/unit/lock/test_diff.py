@@ -57,6 +57,16 @@ def test_sizes_that_were_built_are_exact():
     assert found.fetch == 1000 + 1001 + 1002
 
 
+def test_a_computed_layer_is_estimated_at_what_it_was():
+    key = Digest.of(b"before")
+    image = Descriptor(media_type=media_types.OCI_INDEX, digest=key, size=1)
+    top = PredictedLayer(id="x/top", key=key, diff_id=key, digest=key, size=40_000)
+
+    found = {piece.id: piece for piece in pieces(BUMPED, predicted=Predicted(key=key, image=image, layers=(top,)))}
+
+    assert (found["x/top"].size, found["x/top"].exact) == (40_000, False)
+
+
 def test_a_layer_that_is_gone_costs_nothing():
     gone = replace(SMALL, layers=("x/wheels-00", "x/top"), debs=())
 
