@@ -72,7 +72,9 @@ class NoKeyring(HostError):
 
 
 class UnknownSuite(SpecError):
-    """The archive has no such suite."""
+    """An archive has no such suite."""
+
+    hint = "Name a suite that each of the archives has; with base.snapshot, a moment of which they keep it."
 
 
 class UnknownDebianPackage(SpecError):
@@ -208,7 +210,8 @@ class _Apt:
         ):
             raise UntrustedArchive(f"Debian archive, suite {suite!r}: no valid signature\n{_plain(problems)}")
         if "does not have a Release file" in said and "404" in said:
-            raise UnknownSuite(f"base.suite: the Debian archive has no suite {suite!r}")
+            missing = "\n".join(line for line in said.splitlines() if "does not have a Release file" in line)
+            raise UnknownSuite(f"base.suite: a Debian archive has no suite {suite!r}\n{_plain(missing)}")
         if "Failed to fetch" in said or "Release file" in said:
             raise ArchiveUnavailable(f"Debian archive, suite {suite!r}: no index\n{_plain(problems)}")
         raise ProgramFailed(["apt-get", "update"], done.status, problems)

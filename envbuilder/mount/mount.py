@@ -54,7 +54,7 @@ class NeedsRoot(HostError):
 class BadMountPoint(SpecError):
     """A mount point is not an empty directory."""
 
-    hint = "Name an empty directory that exists."
+    hint = "Name an empty directory, or one that is not there yet."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
