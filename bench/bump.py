@@ -1,11 +1,13 @@
 """One small package gets a new version: lock, build, push; seconds, and bytes that the registry had to take.
 
 The project is copied and held at the version before, built and pushed; then the hold is removed and the package is
-upgraded to what the committed lock has. The peer is the hand-made pipeline, whose one layer is new as a whole.
+upgraded to what the committed lock has: here, and on a machine whose store and caches are empty. The peer is the
+hand-made pipeline, whose one layer is new as a whole.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -25,6 +27,8 @@ SPACE = {"hello": 2_000_000_000, "standard": 16_000_000_000, "ai": 24_000_000_00
 PACKAGE = {"hello": "tzdata", "standard": "pip", "ai": "idna"}
 #: Seconds of lock + build + push, and megabytes sent, at most.
 _SECONDS, _MEGABYTES = 5, 5
+#: The same with nothing here, and megabytes of artefacts fetched: the bucket's, and the interpreter that compiles.
+_BARE_SECONDS, _BARE_MEGABYTES = 15, 12
 
 
 def run(bench: Bench) -> Outcome:
@@ -48,6 +52,7 @@ def run(bench: Bench) -> Outcome:
         before = at.stored()
 
         declaration.write_text(original)
+        bare, fetched, bare_sent = _bare(bench, project, at.data)
         words = ("lock", bench.env, "--upgrade-package", package, "--project", project, "--json")
         lock = envbuilder(*words, log=bench.log)
         build, _ = build_to(bench.env, store=store, host=at.host, log=bench.log, project=project)
@@ -68,6 +73,11 @@ def run(bench: Bench) -> Outcome:
                 "MB sent": round(sent, 3),
                 "MB sent, as we say": round(said, 3),
             },
+            "ours, nothing here": {
+                **bare.column(),
+                "MB of artefacts fetched": round(fetched, 3),
+                "MB sent": round(bare_sent, 3),
+            },
             "by hand": {
                 "build and push s": round(by_hand.seconds, 2),
                 **by_hand.column(),
@@ -81,9 +91,35 @@ def run(bench: Bench) -> Outcome:
         targets=[
             Target(name="lock + build + push, s", limit=_SECONDS, got=ours.seconds),
             Target(name="MB sent", limit=_MEGABYTES, got=sent),
+            Target(name="nothing here: lock + build + push, s", limit=_BARE_SECONDS, got=bare.seconds),
+            Target(name="nothing here: MB of artefacts fetched", limit=_BARE_MEGABYTES, got=fetched),
         ],
         notes=[f"{package} {old} -> {new}", "by hand: no lock step; its base image is in the registry already"],
     )
+
+
+def _bare(bench: Bench, project: Path, data: Path) -> tuple[Cost, float, float]:
+    """Lock, build and push with empty store and caches, beside a copy of the registry; megabytes fetched and sent."""
+    copied, cache = bench.work / "bare-registry", bench.folder("bare-cache")
+    shutil.copytree(data, copied / "data", copy_function=_linked)
+    project = shutil.copytree(project, bench.work / "bare-project")
+    environ = {"ENVBUILDER_CACHE": str(cache), "UV_CACHE_DIR": str(cache / "uv")}
+    with registry(copied) as at:
+        before = at.stored()
+        words = ("lock", bench.env, "--upgrade-package", PACKAGE[bench.env], "--project", project, "--json")
+        cost = envbuilder(*words, log=bench.log, environ=environ)
+        store = bench.folder("bare-store")
+        build, _ = build_to(bench.env, store=store, host=at.host, log=bench.log, project=project, environ=environ)
+        sent = at.stored() - before
+    fetched = sum(file.stat().st_size for file in (cache / "sha256").rglob("*") if file.is_file())
+    for path in (copied, cache, project, store):
+        remove(path)
+    return cost + build, fetched / 1e6, sent / 1e6
+
+
+def _linked(source: str, target: str) -> None:
+    """Blobs are never written again; links to them, which tags are, may be."""
+    (os.link if Path(source).name == "data" else shutil.copy2)(source, target)
 
 
 def _by_hand(bench: Bench) -> tuple[Cost, float]:

@@ -59,9 +59,12 @@ def artefact_cache() -> Path:
     return Path(os.environ.get("ENVBUILDER_CACHE", default))
 
 
-def build_to(env: str, *, store: Path, host: str, log: Path, project: Path = PROJECT) -> tuple[Cost, str]:
+def build_to(
+    env: str, *, store: Path, host: str, log: Path, project: Path = PROJECT, environ: Mapping[str, str] | None = None
+) -> tuple[Cost, str]:
     """Build into ``store`` and push to the registry ``host``, as one command: its cost, and the pinned reference."""
     name = f"{host}/env/{env}:bench"
-    cost = envbuilder("build", env, "--to", name, "--store", store, "--project", project, "--json", log=log)
+    words = ("build", env, "--to", name, "--store", store, "--project", project, "--json")
+    cost = envbuilder(*words, log=log, environ=environ)
     (built,) = result(cost)
     return cost, f"{host}/env/{env}@{built['digest']}"
