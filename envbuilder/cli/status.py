@@ -114,7 +114,7 @@ def _node_lines(value: dict[str, Any]) -> list[str]:
     hits = "" if rate is None else f", {100 * rate:.1f} % of reads answered at once"
     fetched, waited = human_size(counters["fetched_bytes"]), f"{counters['waited_us'] / 1e6:.1f} s"
     return [
-        f"store: {human_size(store['bytes'])}{limit}, {store['layers']} layers, {store['layers_in_use']} in use",
+        f"chunks: {human_size(store['bytes'])}{limit}, {store['layers']} layers, {store['layers_in_use']} in use",
         f"since boot: {totals['mounts']} mounts, {fetched} fetched{hits}, {waited} waited",
     ]
 
@@ -132,6 +132,7 @@ def _lines(moments: Sequence[Moment]) -> list[str]:
             f"  {state if moment.status.alive else 'dead'}, {human_size(counters.fetched_bytes)} fetched, "
             f"{human_size(int(moment.rate))}/s{hits}, {counters.waited_us / 1e6:.2f} s waited"
         )
+        lines += [f"  log: {moment.log}"] if moment.log else []
         lines += [f"  waiting {seconds:.1f} s for {path}" for seconds, path in moment.waiting[:_FEW_FILES]]
         files = moment.by_file if len(moments) == 1 else moment.by_file[:_FEW_FILES]
         if files:

@@ -22,13 +22,14 @@ _FILES = 10
 class Moment:
     """A mount now. rate: bytes a second since the last look. waiting: seconds and file of reads that wait now.
 
-    by_file: the files that were waited for longest so far.
+    by_file: the files that were waited for longest so far. log: what its processes had to say; None: nothing so far.
     """
 
     status: MountStatus
     rate: float
     waiting: tuple[tuple[float, str], ...]
     by_file: tuple[FileWaits, ...]
+    log: Path | None
 
     @property
     def is_fetching(self) -> bool:
@@ -44,6 +45,7 @@ class Moment:
             "state": "fetching" if self.is_fetching else "idle",
             "waiting": [{"seconds": round(seconds, 3), "path": path} for seconds, path in self.waiting],
             "waits_by_file": [each.to_json() for each in self.by_file],
+            "log": str(self.log) if self.log else None,
         }
 
 
@@ -60,7 +62,8 @@ class Follower:
         record = status.record
         if record.metadata not in self._files:
             self._files[record.metadata] = file_map(record.metadata)
-        named = named_waits(read_waits(MountFolder(self.state_dir, record.id).waits), self._files[record.metadata])
+        folder = MountFolder(self.state_dir, record.id)
+        named = named_waits(read_waits(folder.waits), self._files[record.metadata])
         now = time.monotonic()
         then, counted = self._before.get(record.id, (now, status.counters))
         self._before[record.id] = (now, status.counters)
@@ -70,4 +73,5 @@ class Follower:
             rate=moved / (now - then) if now > then else 0.0,
             waiting=tuple(sorted(((wait.waited_s, path) for wait, path in named if wait.waiting), reverse=True)),
             by_file=by_file(named)[:_FILES],
+            log=folder.log if folder.log.is_file() and folder.log.stat().st_size else None,
         )

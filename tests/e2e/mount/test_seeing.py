@@ -51,7 +51,7 @@ def test_status_names_the_file_that_a_job_waits_for(start, node, envbuilder):
 
     def waiting():
         [mount] = json.loads(envbuilder("status", "--json"))["mounts"]
-        return mount if mount["waiting"] else None
+        return mount if mount["waiting"] and mount["log"] else None
 
     mount = until(waiting)
     shown = envbuilder("status", mount["id"][:4])
@@ -61,6 +61,7 @@ def test_status_names_the_file_that_a_job_waits_for(start, node, envbuilder):
     assert mount["waiting"][0]["path"] == "/data/second"
     assert mount["state"] == "fetching"
     assert "for /data/second" in shown
+    assert f"log: {mount['log']}" in shown
     assert process.returncode == 0
 
 
