@@ -79,8 +79,8 @@ class App:
         if not connections.isdecimal() or not 1 <= int(connections) <= _MAX_CONNECTIONS:
             raise SpecError(f"mount.connections: want 1 to {_MAX_CONNECTIONS}, got {connections!r}")
         return MountSettings(
-            state_dir=self._folder("state"),
-            cache_dir=self._folder("chunks"),
+            state_dir=self._folder("state").absolute(),
+            cache_dir=self._folder("chunks").absolute(),
             mode=modes[modes.index(mode)],
             connections=int(connections),
             wait_limit_s=float(limit),

@@ -104,9 +104,11 @@ def usage(store: ChunkStore, in_use: Collection[str] = ()) -> tuple[BlobUse, ...
 
 
 def _use(folder: Path, in_use: Collection[str]) -> BlobUse:
+    with os.scandir(folder) as entries:
+        size = sum(entry.stat(follow_symlinks=False).st_blocks * _BLOCK for entry in entries)
     return BlobUse(
         digest=folder.name,
-        size=sum(entry.stat(follow_symlinks=False).st_blocks * _BLOCK for entry in os.scandir(folder)),
+        size=size,
         whole=_size(folder / "data"),
         used_at=(folder / "lock").stat().st_mtime,
         complete=(folder / "complete").exists(),
