@@ -22,6 +22,8 @@ from envbuilder.registry.settings import HostCertificates, HttpSettings
 from envbuilder.store.mirrored import TAG_SOURCES, TagSource
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+#: Of repositories, as a mirror of several registries has it (distribution-spec: names).
+_PREFIX = re.compile(r"[a-z0-9._/-]*")
 _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
 #: Seconds for a connection to a mirror, and without a byte from it: the origin is there too.
 _MIRROR_CONNECT_S, _MIRROR_IDLE_S = 3.0, 15.0
@@ -76,20 +78,25 @@ def mirror_client(app: App) -> RegistryClient:
     return client
 
 
-def mirrors_of(app: App, host: str) -> Mirrors:
+def mirrors_of(settings: Settings, host: str) -> Mirrors:
     """Who is asked for the images of ``host`` before it is.
 
     Raises:
         SpecError: a setting of its mirrors is not what it may be.
     """
-    values = _by_host(app.settings).get(host, {})
+    values = _by_host(settings).get(host, {})
     tags = values.get("mirror-tags", "origin")
     if tags not in TAG_SOURCES:
         raise SpecError(f"registries.{host}.mirror-tags: want {', '.join(TAG_SOURCES)}, got {tags!r}")
     places = []
     for text in filter(None, (each.strip() for each in values.get("mirrors", "").split(","))):
-        name, _, prefix = text.partition("/")
-        places.append((check_host(name), prefix.strip("/")))
+        name, _, prefix = text.rstrip("/").partition("/")
+        if not _HOST.fullmatch(name) or not _PREFIX.fullmatch(prefix):
+            raise SpecError(
+                f'registries."{host}".mirrors: want HOST or HOST/PREFIX, got {text!r}',
+                hint="Leave out http:// or https:// and the image; plain HTTP is for registries.insecure.",
+            )
+        places.append((name.lower(), prefix))
     return Mirrors(tuple(places), TAG_SOURCES[TAG_SOURCES.index(tags)])
 
 

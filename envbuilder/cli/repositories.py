@@ -61,7 +61,7 @@ def readable(app: App, reference: RegistryReference, *, starting: bool = False) 
         SpecError: a setting of mirrors is not what it may be.
     """
     origin = repository(app, reference, registry_client(app))
-    mirrors = mirrors_of(app, reference.host)
+    mirrors = mirrors_of(app.settings, reference.host)
     if not (mirrors.places or starting):
         return origin
     targets = []

@@ -143,7 +143,11 @@ class MirroredTarget:
         others = self._mirrors
         order = [self._origin, *others] if self._tags == "fallback" else [*others, self._origin]
         # Where a mirror's word counts and nobody else is there, its "no such tag" does too.
-        return self._of(order, Digest.of(tag.encode()), lambda target: target.lookup(tag), believe_absence=True)
+        what = self._of(order, Digest.of(tag.encode()), lambda target: target.lookup(tag), believe_absence=True)
+        if self._tags == "fallback" and not self._here.answered.is_origin:
+            mirror = self._here.answered.target.name
+            _log.warning("%s is away: its tag %s is what the mirror %s says", self.name, tag, mirror)
+        return what
 
     def listed_referrers(self, subject: Descriptor, artifact_type: str) -> Listing | None:
         """See ``ReferringTarget``: of the origin; where mirrors may say what a tag names, of one when that is away."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.cli.registries import http_settings
+from envbuilder.cli.registries import http_settings, mirrors_of
 from envbuilder.cli.settings import load_settings
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.registry.settings import HostCertificates
@@ -129,3 +129,18 @@ def test_a_registry_setting_that_is_none_is_refused(tmp_path, text):
 def test_an_unknown_registry_setting_is_refused(tmp_path):
     with pytest.raises(SpecErrors, match="unknown setting"):
         load(tmp_path, user='[registries."r.io"]\nsecret = "x"')
+
+
+def test_mirrors_of_a_host_are_read_in_their_order(tmp_path):
+    settings = load(tmp_path, user='[registries."r.example"]\nmirrors = ["M.lan:5000", "cache.example/r.example/"]')
+
+    assert mirrors_of(settings, "r.example").places == (("m.lan:5000", ""), ("cache.example", "r.example"))
+    assert mirrors_of(settings, "other.example").places == ()
+
+
+@pytest.mark.parametrize("text", ["http://m.lan:5000", "m.lan/a b", "m.lan/a:1", "/a"])
+def test_what_is_no_mirror_is_refused_by_the_setting_s_name(tmp_path, text):
+    settings = load(tmp_path, user=f'[registries."r.example"]\nmirrors = ["{text}"]')
+
+    with pytest.raises(SpecError, match=r'registries."r\.example"\.mirrors: want HOST or HOST/PREFIX, got'):
+        mirrors_of(settings, "r.example")

@@ -57,6 +57,17 @@ def test_a_tag_is_what_the_origin_says_unless_told_otherwise(sources, tags, of):
     assert MirroredTarget(origin, [mirror], tags=tags).lookup("1") == named[of]
 
 
+def test_it_is_told_when_a_mirror_says_what_a_tag_is_for_an_origin_that_is_away(sources, caplog):
+    mirror, origin = sources
+    both = MirroredTarget(origin, [mirror], tags="fallback")
+    both.lookup("1")
+    assert "is what the mirror" not in caplog.text
+    origin.switch("away")
+
+    assert both.lookup("1") == mirror.lookup("1")
+    assert f"is away: its tag 1 is what the mirror {mirror.name} says" in caplog.text
+
+
 def test_what_a_mirror_lacks_comes_from_the_origin_and_is_not_asked_for_again_at_once(sources):
     mirror, origin = sources
     both = MirroredTarget(origin, [mirror])
