@@ -71,8 +71,11 @@ def _of_many(outcomes: tuple[Outcome[tuple[Resolution, dict[str, Any] | None]], 
             continue
         assert outcome.error is not None
         values.append(_refused(outcome.asked, outcome.error))
-        sys.stderr.write(f"error: {outcome.asked}: {outcome.error}\n")
+        said = str(outcome.error)
+        sys.stderr.write(f"error: {said if said.startswith(outcome.asked) else f'{outcome.asked}: {said}'}\n")
         status = status or outcome.error.exit_code
+    hints = dict.fromkeys(outcome.error.hint for outcome in outcomes if outcome.error and outcome.error.hint)
+    sys.stderr.write("".join(f"\nhint: {hint}\n" for hint in hints))
     return Result(table(rows), {"references": values}, exit_code=status)
 
 

@@ -55,6 +55,7 @@ def test_many_references_are_resolved_at_once_and_one_that_fails_leaves_the_othe
     assert first["pinned"] == last["pinned"] == pinned
     assert (absent["asked"], absent["exitCode"]) == (f"{there}:none", 6)
     assert f"error: {there}:none: " in done.stderr
+    assert done.stderr.endswith("\nhint: Check the name and the tag.\n")
     assert fresh("resolve", f"{there}:1", pinned).stdout.count(pinned) == 3
 
 
