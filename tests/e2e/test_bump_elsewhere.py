@@ -45,9 +45,14 @@ def test_what_was_noted_of_the_other_layers_is_enough_for_the_one_that_changed(b
     digests.write_text(before)
     assert cli.json("build", "hello")[0]["digest"] == built["digest"]
     assert digests.read_text() == after
+    # Nor does the next bump of that machine ask for more.
+    (cli.project / "images/hello/motd").write_text("hello again\n")
+    elsewhere("lock", "hello")
+    (again,) = elsewhere.json("build", "hello", "--to", there, **nowhere)
+    assert [row["id"] for row in again["layers"] if not row["reused"]] == ["hello/top"]
     # The layers are in the registry alone, so the store offers no image, and a later build makes it whole.
     elsewhere("build", "hello")
-    assert elsewhere.json("inspect", "hello")["digest"] == built["digest"]
+    assert elsewhere.json("inspect", "hello")["digest"] == again["digest"]
 
 
 def test_an_image_that_was_pushed_before_is_given_what_its_store_noted_of_its_layers(cli, hello, tmp_path):
