@@ -53,7 +53,7 @@ class IncompleteIndex(IntegrityError):
 class IndexUnavailable(UnavailableError):
     """The Python index did not answer, or refused."""
 
-    hint = "Check the index of uv's configuration (UV_DEFAULT_INDEX, uv.toml) and try again."
+    hint = "Check the index that is named (indexes.ROLE, UV_DEFAULT_INDEX, uv.toml; doctor lists them) and try again."
 
 
 def resolve_wheels(want: Wanted, target: PythonTarget, *, preferred: Iterable[Wheel] = (), uv: Uv) -> tuple[Wheel, ...]:
