@@ -1,4 +1,4 @@
-"""``envbuilder run REF [--] COMMAND...``: start a command in an image, lazily."""
+"""``envbuilder run REF [[--] COMMAND...]``: start a command in an image, lazily."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from envbuilder.store.files import write_whole
     epilog='Example: envbuilder run ai -- python3 -c "import torch; print(torch.__version__)"',
 )
 @click.argument("reference", metavar="REF", shell_complete=environment_names)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND...]")
 @click.option(
     "--report",
     "reports",
@@ -59,7 +59,7 @@ def command(
     gpus: str,
     dry_run: bool,
 ) -> Result:
-    """Start COMMAND in the image REF; what it reads is fetched as it reads.
+    """Start COMMAND, or the image's own, in the image REF; what it reads is fetched as it reads.
 
     stdin, stdout, stderr, the terminal, signals and the exit status are the command's own. What it writes
     to the root file system is thrown away. GPUs are there when this host has a CDI specification for them.

@@ -33,7 +33,7 @@ from envbuilder.oci.reference import EnvironmentName
     epilog="Example: envbuilder trace ai -- python3 train.py --help",
 )
 @click.argument("reference", metavar="REF", shell_complete=environment_names)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND...]")
 @click.option("--runs", type=click.IntRange(1, 20), default=2, show_default=True, help="Starts that are merged.")
 @click.option("--add", is_flag=True, help="Keep what the image's trace has already.")
 @click.option("--no-bundle", is_flag=True, help="Only the list of pages; starts then fetch whole chunks.")

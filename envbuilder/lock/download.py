@@ -14,7 +14,7 @@ import urllib3
 from urllib3.util import Retry, Timeout, make_headers
 
 from envbuilder.digest import BLOCK_SIZE
-from envbuilder.errors import RefusedError, UnavailableError
+from envbuilder.errors import HostError, RefusedError, UnavailableError
 
 #: Tries without progress before we give up; waits between them double from half a second: 15 s in all.
 _ATTEMPTS, _FIRST_WAIT_S, _LONGEST_WAIT_S = 6, 0.5, 20.0
@@ -32,7 +32,7 @@ class SourceUnavailable(UnavailableError):
     """An index, a mirror or the way to it did not give a file, after several tries."""
 
 
-class SourceRefused(UnavailableError):
+class SourceRefused(HostError):
     """An index or a mirror refused: credentials are missing or wrong."""
 
 
