@@ -1,6 +1,6 @@
 """Make the documents of an image and attach them: locks, SBOMs, provenance.
 
-Imported by a build only when they are not there yet.
+Imported by a build only when they are not there yet: the CycloneDX library takes 0.1 s to load.
 """
 
 from __future__ import annotations

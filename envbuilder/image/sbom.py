@@ -15,6 +15,15 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.dependency import Dependency
+from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
 from envbuilder import __version__
 from envbuilder.digest import Digest
 from envbuilder.image.licences import Licensing, words_of
@@ -40,61 +49,57 @@ def package_url(artifact: Artifact, suite: str) -> str:
 def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
     """The CycloneDX 1.6 document of the image with digest ``image`` that ``lock`` became.
 
-    licences: ``wheel:<name>`` and ``deb:<name>`` -> expression or words. Order and form are those of the CycloneDX
-    library, which is no part of a build: to load and use it took a third of a second of each (decision 10).
+    licences: ``wheel:<name>`` and ``deb:<name>`` -> expression or words.
     """
     licensing = Licensing()
-    whole = {**_component("container", lock.name, lock.version, str(image)), "hashes": _hashes(image)}
-    packages = [
-        _library(artifact, lock.suite, licences.get(_key(artifact), ""), licensing) for artifact in _artifacts(lock)
-    ]
-    system = [_component("operating-system", "debian", lock.suite, f"debian-{lock.suite}")] if lock.suite else []
-    refs = sorted(each["bom-ref"] for each in packages)
-    dependencies = [{"ref": ref} for ref in (*refs, *(each["bom-ref"] for each in system))]
-    return _json(
-        {
-            "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-            "bomFormat": "CycloneDX",
-            "specVersion": "1.6",
-            "version": 1,
-            # Every SBOM of one image is the same document, so it has the same number.
-            "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'urn:envbuilder:{image}')}",
-            "metadata": {
-                "timestamp": _TIME.isoformat(),
-                "component": whole,
-                "tools": {"components": [_component("application", "envbuilder", __version__)]},
-            },
-            "components": sorted(packages, key=lambda each: (each["name"], each["version"], each["bom-ref"])) + system,
-            "dependencies": sorted(
-                [*dependencies, {"ref": str(image), **({"dependsOn": refs} if refs else {})}],
-                key=lambda each: str(each["ref"]),
-            ),
-        }
+    whole = Component(
+        type=ComponentType.CONTAINER,
+        name=lock.name,
+        version=lock.version,
+        bom_ref=str(image),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=image.hex)],
     )
-
-
-def _component(kind: str, name: str, version: str, ref: str = "") -> dict[str, Any]:
-    return {"type": kind, "name": name, "version": version, **({"bom-ref": ref} if ref else {})}
-
-
-def _library(artifact: Artifact, suite: str, words: str, licensing: Licensing) -> dict[str, Any]:
-    url = package_url(artifact, suite)
-    found: dict[str, Any] = {}
-    if licensing.is_expression(words):
-        found = {"licenses": [{"expression": licensing.normal(words)}]}
-    elif words:
-        found = {"licenses": [{"license": {"name": words}}]}
-    return {
-        **_component("library", artifact.name, artifact.version, url),
-        "purl": url.replace("+", "%2B").replace("%3A", ":"),  # its canonical form
-        "hashes": _hashes(artifact.digest),
-        "properties": [{"name": media_types.LAYER_ID, "value": artifact.layer}],
-        **found,
-    }
-
-
-def _hashes(digest: Digest) -> list[dict[str, str]]:
-    return [{"alg": "SHA-256", "content": digest.hex}]
+    components = []
+    for artifact in _artifacts(lock):
+        url = package_url(artifact, lock.suite)
+        words = licences.get(_key(artifact), "")
+        found: list[DisjunctiveLicense | LicenseExpression] = []
+        if licensing.is_expression(words):
+            found = [LicenseExpression(licensing.normal(words))]
+        elif words:
+            found = [DisjunctiveLicense(name=words)]
+        components.append(
+            Component(
+                type=ComponentType.LIBRARY,
+                name=artifact.name,
+                version=artifact.version,
+                bom_ref=url,
+                purl=PackageURL.from_string(url),
+                licenses=found,
+                hashes=[HashType(alg=HashAlgorithm.SHA_256, content=artifact.digest.hex)],
+                properties=[Property(name=media_types.LAYER_ID, value=artifact.layer)],
+            )
+        )
+    system = Component(
+        type=ComponentType.OPERATING_SYSTEM, name="debian", version=lock.suite, bom_ref=f"debian-{lock.suite}"
+    )
+    bom = Bom(
+        # Every SBOM of one image is the same document, so it has the same number.
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"urn:envbuilder:{image}"),
+        metadata=BomMetaData(
+            timestamp=_TIME,
+            component=whole,
+            tools=ToolRepository(
+                components=[Component(type=ComponentType.APPLICATION, name="envbuilder", version=__version__)]
+            ),
+        ),
+        components=[*components, *([system] if lock.suite else [])],
+    )
+    bom.dependencies = [
+        Dependency(ref=whole.bom_ref, dependencies=[Dependency(ref=each.bom_ref) for each in components])
+    ]
+    document: str = JsonV1Dot6(bom).output_as_string()
+    return _json(json.loads(document))
 
 
 def spdx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
