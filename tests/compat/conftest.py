@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from envbuilder.layer.top import TopPlan
 from envbuilder.lock.archives import find_archives
 from envbuilder.lock.codec import load
 from envbuilder.lock.fetch import ArtifactCache
+from envbuilder.lock.model import Wheel
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.proc import run
 
@@ -45,15 +47,21 @@ def artifacts():
 
 @pytest.fixture(scope="session")
 def unpacked(artifacts, tmp_path_factory):
-    """The root file system of a lock's layers; ``wheels`` chooses which layers of wheels are in it."""
+    """The root file system of a lock's layers; ``wheels`` chooses which wheels are in it."""
     if os.geteuid() != 0:
         pytest.skip("unpacking owners needs root")
 
-    def unpack(lock, wheels: Callable[[WheelPlan], bool]):
+    def unpack(lock, wheels: Callable[[Wheel], bool]):
         work = tmp_path_factory.mktemp(lock.name)
         root, placed = work / "root", []
         root.mkdir()
-        chosen: list[AnyPlan] = [layer for layer in plan([lock]) if not isinstance(layer, WheelPlan) or wheels(layer)]
+        chosen: list[AnyPlan] = []
+        for layer in plan([lock]):
+            if isinstance(layer, WheelPlan):
+                if some := tuple(filter(wheels, layer.wheels)):
+                    chosen.append(replace(layer, wheels=some))
+            else:
+                chosen.append(layer)
         artifacts.prefetch([artifact for layer in chosen for artifact in layer.artifacts])
         for layer in chosen:
             grounded = layer.on(placed, ROOT) if isinstance(layer, TopPlan) else layer

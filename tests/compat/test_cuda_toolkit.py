@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
-#: Bytes of wheels in a layer that the test takes: cudart, CCCL and headers, not the large libraries.
+#: Bytes of a wheel that the test takes: cudart, CCCL and headers, not the large libraries.
 SMALL = 40 << 20
 PROGRAM = """\
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ int main(void) { int version = 0; return cudaRuntimeGetVersion(&version) || prin
 
 @pytest.fixture(scope="module")
 def root(locked, unpacked):
-    return unpacked(locked("standard"), wheels=lambda plan: sum(wheel.size for wheel in plan.wheels) < SMALL)
+    return unpacked(locked("standard"), wheels=lambda wheel: wheel.size < SMALL)
 
 
 @pytest.fixture

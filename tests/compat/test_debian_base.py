@@ -43,7 +43,7 @@ def lock(locked):
 
 @pytest.fixture(scope="module")
 def ours(lock, unpacked):
-    return unpacked(lock, wheels=lambda _plan: False)
+    return unpacked(lock, wheels=lambda _wheel: False)
 
 
 @pytest.fixture(scope="module")
