@@ -31,6 +31,7 @@ from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.host import kernel
 from envbuilder.mount.seen.totals import add_to_totals
+from envbuilder.store.files import is_locked
 
 #: Logs that are kept; a clean end leaves none.
 _KEPT_LOGS = 50
@@ -176,17 +177,7 @@ class MountFolder:
 
     def is_alive(self) -> bool:
         """Whether a keeper or supervisor holds its lock."""
-        try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return is_locked(self.path / "lock")
 
     def remove(self) -> None:
         """Remove folder and empty log; mount points must be free."""

@@ -229,6 +229,21 @@ def remove_leftovers(incoming: Path) -> int:
     return removed
 
 
+def is_locked(file: Path) -> bool:
+    """Whether a process holds a lock on ``file`` (flock(2)); False when it is not there."""
+    try:
+        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
+
+
 @contextlib.contextmanager
 def exclusive(lock: Path) -> Iterator[None]:
     """Hold ``lock`` against other threads and processes; freed when the holder dies."""

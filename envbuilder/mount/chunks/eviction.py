@@ -19,6 +19,7 @@ from typing import Any
 
 from envbuilder.errors import SpecError
 from envbuilder.mount.chunks.store import ChunkStore
+from envbuilder.store.files import is_locked
 
 #: Folders on their way out begin with this; who finds one removes it.
 _GOING = ".going."
@@ -112,7 +113,7 @@ def _use(folder: Path, in_use: Collection[str]) -> BlobUse:
         whole=_size(folder / "data"),
         used_at=(folder / "lock").stat().st_mtime,
         complete=(folder / "complete").exists(),
-        in_use=folder.name in in_use or _is_held(folder / "data"),
+        in_use=folder.name in in_use or is_locked(folder / "data"),
     )
 
 
@@ -174,20 +175,6 @@ def _evict(folder: Path) -> bool:
         for each in opened:
             os.close(each)
     return True
-
-
-def _is_held(data: Path) -> bool:
-    try:
-        opened = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(opened)
-    return False
 
 
 def _size(file: Path) -> int:
