@@ -212,51 +212,40 @@ def _ask_keeper(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tup
 def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progress | None) -> MountRequest:
     image, source, settings = wanted.image, wanted.source, wanted.settings
     name, cache = str(image.root.digest), settings.cache_dir
-    metadata, serving, tree, read_ahead = None, None, None, 0
     search = _search(wanted, ahead) if settings.mode != "unpack" else None
+    metadata, tree, trace = None, None, None
+    devices: tuple[Device, ...] = ()
     if image.lazy is not None and settings.mode != "unpack":
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
         sizes = device_sizes(metadata, image.lazy)
+        devices = tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True))
         here = map(ChunkStore(cache / "chunks").is_complete, (each.digest for each in image.lazy.devices), sizes)
         # What is here whole needs no foresight, and does not wait for it.
         trace = search.result(image) if search and not all(here) else None
-        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
-        serving = Serving(
-            image=name,
-            devices=tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True)),
-            store=cache / "chunks",
-            source=pickle.dumps(source),
-            connections=settings.connections,
-            wait_limit_s=settings.wait_limit_s,
-            background=settings.background,
-            fetch_all=wanted.full,
-            trace=trace,
-            record=wanted.record,
-            quota=settings.quota,
-            origin=source.name,
-        )
     elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):
-        metadata = foreign.metadata
+        metadata, devices = foreign.metadata, foreign.devices
         trace = search.result(image) if search else None
-        read_ahead = trace.trace.read_ahead if trace else RECORDED_READ_AHEAD if wanted.record else 0
-        serving = Serving(
-            image=name,
-            devices=foreign.devices,
-            store=cache / "chunks",
-            source=pickle.dumps(source),
-            connections=settings.connections,
-            wait_limit_s=settings.wait_limit_s,
-            background=settings.background,
-            fetch_all=wanted.full,
-            trace=trace,
-            record=wanted.record,
-            quota=settings.quota,
-            origin=source.name,
-        )
     else:
         from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  not in a lazy start
 
         tree = unpacked(image, source, cache / "unpacked", progress or (lambda _done, _total: None))
+    serving = None
+    if metadata is not None:
+        serving = Serving(
+            image=name,
+            devices=devices,
+            store=cache / "chunks",
+            source=pickle.dumps(source),
+            connections=settings.connections,
+            wait_limit_s=settings.wait_limit_s,
+            background=settings.background,
+            fetch_all=wanted.full,
+            trace=trace,
+            record=wanted.record,
+            quota=settings.quota,
+            origin=source.name,
+        )
+    recorded = RECORDED_READ_AHEAD if wanted.record and serving is not None else 0
     return MountRequest(
         id=folder.id,
         state_dir=folder.state_dir,
@@ -269,7 +258,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         scratch=cache / "scratch" / folder.id if wanted.writable else None,
         private=wanted.private,
         detached=wanted.detached,
-        read_ahead=read_ahead,
+        read_ahead=trace.trace.read_ahead if trace else recorded,
     )
 
 
