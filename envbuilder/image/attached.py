@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envbuilder.digest import Descriptor, Digest, verifying
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.model import Lock
@@ -16,6 +16,7 @@ from envbuilder.oci import media_types
 from envbuilder.store.copy_referrers import copy_referrers
 from envbuilder.store.referrers import read_referrer, referrers
 from envbuilder.store.target import NotFound, Target
+from envbuilder.store.whole import fetch_whole
 
 #: Bytes of an SBOM or a statement that are read back: 10,000 packages are some 8 MB.
 _MAX_DOCUMENT = 64 << 20
@@ -100,8 +101,4 @@ def attached_locks(target: Target, subject: Descriptor, lock_digest: Digest) -> 
 
 
 def _read(source: Target, what: Descriptor) -> bytes:
-    where = f"{source.name}: {what.digest}"
-    if what.size > _MAX_DOCUMENT:
-        raise BadAttachment(f"{where}: want at most {_MAX_DOCUMENT} bytes, got {what.size}")
-    with source.fetch(what) as stream:
-        return verifying(stream, what, source=where).read()
+    return fetch_whole(source, what, _MAX_DOCUMENT, BadAttachment)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import zstandard
 
-from envbuilder.digest import Descriptor, Digest, verifying
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError, SpecError
 from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
 from envbuilder.oci import media_types
@@ -20,6 +20,7 @@ from envbuilder.oci.config import ImageConfig, parse_config
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
 from envbuilder.oci.platform import Platform
 from envbuilder.store.target import RangeTarget, Target
+from envbuilder.store.whole import fetch_whole
 
 #: Bytes of a config; Docker Hub's largest are some hundred KiB.
 MAX_CONFIG_SIZE = 8 << 20
@@ -140,10 +141,7 @@ def fetch_index(target: RangeTarget, blob: Descriptor) -> ChunkIndex:
 
 
 def _fetch(target: Target, what: Descriptor, most: int) -> bytes:
-    if what.size > most:
-        raise BrokenImage(f"{target.name}: {what.digest}: want at most {most} bytes, got {what.size}")
-    with target.fetch(what) as stream:
-        return verifying(stream, what, source=target.name).read()
+    return fetch_whole(target, what, most, BrokenImage)
 
 
 def _document(target: Target, what: Descriptor) -> Manifest | Index:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import zstandard
 
-from envbuilder.digest import Descriptor, Digest, canonical_json, describe, verifying
+from envbuilder.digest import Descriptor, Digest, canonical_json, describe
 from envbuilder.errors import EnvbuilderError, IntegrityError
 from envbuilder.image.licences import licences, record_name
 from envbuilder.layer.build import has_layer
@@ -32,6 +32,7 @@ from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.records import RecordStore
 from envbuilder.store.referrers import attach
 from envbuilder.store.target import NotFound, Target
+from envbuilder.store.whole import fetch_whole
 
 #: Folder below the cache where ``computed_entries`` remembers packages.
 PARTS = "debs"
@@ -172,10 +173,7 @@ def _is_noted(key: Digest, store: LayoutTarget) -> bytes | None:
 
 def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[tuple[Digest, Descriptor]]:
     try:
-        if what.size > MAX_MANIFEST_SIZE:
-            raise BadRecords(f"{target.name}: {what.digest}: want at most {MAX_MANIFEST_SIZE} bytes, got {what.size}")
-        with target.fetch(what) as stream:
-            data = verifying(stream, what, source=target.name).read()
+        data = fetch_whole(target, what, MAX_MANIFEST_SIZE, BadRecords)
     except NotFound:
         return  # their layers are then made here
     manifest = parse_document(data, source=f"{target.name}: {what.digest}")
@@ -190,11 +188,8 @@ def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[t
 def _fetch(target: Target, blob: Descriptor) -> tuple[bytes, bytes, dict[str, bytes]] | None:
     """A layer's record, its licences, and what is remembered of its packages, by name; None when it is gone."""
     where = f"{target.name}: {blob.digest}"
-    if blob.size > _MAX_PACKED:
-        raise BadRecords(f"{where}: want at most {_MAX_PACKED} bytes, got {blob.size}")
     try:
-        with target.fetch(blob) as stream:
-            packed = verifying(stream, blob, source=where).read()
+        packed = fetch_whole(target, blob, _MAX_PACKED, BadRecords)
         size = zstandard.frame_content_size(packed)
         if not 0 <= size <= _MAX_PLAIN:
             raise BadRecords(f"{where}: want at most {_MAX_PLAIN} bytes unpacked, got {size}")

@@ -22,6 +22,7 @@ from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Manifest, parse_document
 from envbuilder.store.files import PendingFile, disk_errors
 from envbuilder.store.target import Target
+from envbuilder.store.whole import fetch_whole
 
 #: Blobs sent at a time, as in a copy (registry.md 9).
 _JOBS = 4
@@ -153,10 +154,7 @@ def open_archive(target: Target, what: Descriptor) -> Archive:
 
 
 def _read(target: Target, what: Descriptor, most: int) -> bytes:
-    if what.size > most:
-        raise NotAnArchive(f"{target.name}: {what.digest}: want at most {most} bytes, got {what.size}")
-    with target.fetch(what) as stream:
-        return verifying(stream, what, source=target.name).read()
+    return fetch_whole(target, what, most, NotAnArchive)
 
 
 class ArchivedArtifacts:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
-from envbuilder.digest import Descriptor, canonical_json, describe, verifying
+from envbuilder.digest import Descriptor, canonical_json, describe
 from envbuilder.errors import IntegrityError, UnavailableError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest, parse_document
@@ -38,6 +38,7 @@ from envbuilder.registry.cosign import (
 from envbuilder.registry.keyless import Identity, verify_keyless
 from envbuilder.store.referrers import attach, read_referrer, referrers, swap_tag, tag_state
 from envbuilder.store.target import NotFound, Target
+from envbuilder.store.whole import fetch_whole
 
 _log = logging.getLogger("envbuilder.registry")
 #: Signatures looked at per image: each costs a request and a public-key operation.
@@ -205,8 +206,4 @@ def signature_config(layers: tuple[Descriptor, ...]) -> bytes:
 
 
 def _read(source: Target, what: Descriptor, most: int) -> bytes:
-    where = f"{source.name}: {what.digest}"
-    if what.size > most:
-        raise BadSignature(f"{where}: want at most {most} bytes, got {what.size}")
-    with source.fetch(what) as stream:
-        return verifying(stream, what, source=where).read()
+    return fetch_whole(source, what, most, BadSignature)

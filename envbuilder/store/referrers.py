@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from envbuilder.digest import Descriptor, Digest, InvalidJson, describe, verifying
+from envbuilder.digest import Descriptor, Digest, InvalidJson, describe
 from envbuilder.errors import IntegrityError, RefusedError, UnavailableError
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import (
@@ -31,6 +31,7 @@ from envbuilder.oci.artifact import (
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
 from envbuilder.store.begun import begun
 from envbuilder.store.target import NotFound, Opener, Target
+from envbuilder.store.whole import fetch_whole
 
 #: Times that a lost race for the tag is run again, and the seconds that a pause begins with.
 _ATTEMPTS = 12
@@ -258,10 +259,7 @@ def swap_tag(target: Target, tag: str, what: Descriptor, data: bytes, was: TagSt
 
 
 def _read(target: Target, what: Descriptor) -> bytes:
-    if what.size > MAX_MANIFEST_SIZE:
-        raise InvalidJson(f"{_where(target, what)}: want a manifest of at most {MAX_MANIFEST_SIZE} bytes")
-    with target.fetch(what) as stream:
-        return verifying(stream, what, source=_where(target, what)).read()
+    return fetch_whole(target, what, MAX_MANIFEST_SIZE, InvalidJson)
 
 
 def _where(target: Target, what: Descriptor) -> str:

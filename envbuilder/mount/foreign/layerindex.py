@@ -17,7 +17,7 @@ from typing import Any
 
 import zstandard
 
-from envbuilder.digest import Descriptor, describe, verifying
+from envbuilder.digest import Descriptor, describe
 from envbuilder.errors import EnvbuilderError, IntegrityError
 from envbuilder.layer.tree import Placed
 from envbuilder.mount.foreign.spans import parse_spans
@@ -26,6 +26,7 @@ from envbuilder.oci import media_types
 from envbuilder.paths import entry_path
 from envbuilder.store.referrers import attach, read_referrer, referrers
 from envbuilder.store.target import RangeTarget, Target
+from envbuilder.store.whole import fetch_whole
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +87,7 @@ def find_layer_index(source: RangeTarget, layer: Descriptor) -> ForeignLayer | N
     try:
         for listed in referrers(source, layer, media_types.FOREIGN_INDEX_ARTIFACT):
             blob = read_referrer(source, listed, layer).layers[0]
-            if blob.size > _MAX_STORED:
-                raise BadLayerIndex(f"{where}: an index of {blob.size} bytes, want {_MAX_STORED} at most")
-            with source.fetch(blob) as stream:
-                stored = verifying(stream, blob, source=where).read()
-            return _parse(stored, layer, where)
+            return _parse(fetch_whole(source, blob, _MAX_STORED, BadLayerIndex), layer, where)
     except (IntegrityError, IndexError) as error:
         _log.warning("%s: its index is not used: %s", where, error)
     except EnvbuilderError as error:

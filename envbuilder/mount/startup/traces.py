@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, describe, verifying
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, describe
 from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.hot import FramePlan, plan_frames
@@ -26,6 +26,7 @@ from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
 from envbuilder.store.begun import begun
 from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
 from envbuilder.store.target import Opener, Target
+from envbuilder.store.whole import fetch_whole
 
 _log = logging.getLogger(__name__)
 
@@ -191,8 +192,4 @@ def _describe_file(file: Path) -> Descriptor:
 
 
 def _read(source: Target, what: Descriptor, most: int) -> bytes:
-    where = f"{source.name}: {what.digest}"
-    if what.size > most:
-        raise InvalidTrace(f"{where}: want at most {most} bytes, got {what.size}")
-    with source.fetch(what) as stream:
-        return verifying(stream, what, source=where).read()
+    return fetch_whole(source, what, most, InvalidTrace)
