@@ -14,8 +14,9 @@ from envbuilder.oci import media_types
 from envbuilder.oci.artifact import parse_listed
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, parse_document
 from envbuilder.oci.reference import check_tag
-from envbuilder.registry.client import Call
+from envbuilder.registry.client import Call, RegistryClient
 from envbuilder.registry.errors import BadAnswer, Rejected
+from envbuilder.registry.offer import offer
 from envbuilder.registry.pages import pages
 from envbuilder.registry.tags import RegistryTags
 from envbuilder.store.referrers import Listing, Swapped, TagState
@@ -35,6 +36,7 @@ _UNCONDITIONAL = frozenset({400, 428, 501})
 class RegistryReferrers(RegistryTags):
     """The part of a RegistryTarget that knows about referrers; mixed into it."""
 
+    _client: RegistryClient
     _origin: str
     _capabilities: Capabilities
 
@@ -105,7 +107,7 @@ class RegistryReferrers(RegistryTags):
                 size=len(data),
             )
             try:
-                answer = self._registry.request(call, (200, 201, 202, 409, 412))
+                answer = offer(self._registry, call, (200, 201, 202, 409, 412), self._client.sleep)
             except Rejected as error:
                 if not headers or error.status not in _UNCONDITIONAL:
                     raise

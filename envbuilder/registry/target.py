@@ -24,10 +24,11 @@ from envbuilder.registry.client import Call, RegistryClient
 from envbuilder.registry.download import Download, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
 from envbuilder.registry.known import KnownBlobs
+from envbuilder.registry.offer import offer
 from envbuilder.registry.referrers import RegistryReferrers
 from envbuilder.registry.upload import Upload, UploadSettings
 from envbuilder.store.pace import Pace
-from envbuilder.store.target import MissingChildren, NotFound, Opener, ShortRange
+from envbuilder.store.target import NotFound, Opener, ShortRange
 
 _log = logging.getLogger("envbuilder.registry")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
@@ -38,8 +39,6 @@ _KEPT_MANIFESTS = 32
 #: Redirected locations of blobs kept; seconds that one is used, below what any registry signs them for.
 _KEPT_LOCATIONS = 512
 _LOCATION_LIFE_S = 120.0
-#: A manifest is refused for what it names (distribution-spec, "Error Codes"; an index's children are manifests).
-_MISSING = frozenset({"MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN", "MANIFEST_UNKNOWN"})
 _ACCEPT = ", ".join(media_types.MANIFEST_ACCEPT)
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
@@ -287,12 +286,7 @@ class RegistryTarget(RegistryReferrers):
             body=data,
             size=len(data),
         )
-        try:
-            answer = self._registry.request(call, (200, 201, 202))
-        except (Rejected, NotFound) as error:
-            if _MISSING & set(getattr(error, "codes", ())) or any(code in str(error) for code in _MISSING):
-                raise MissingChildren(str(error), hint="Push it again; the registry lost a part of it.") from error
-            raise
+        answer = offer(self._registry, call, (200, 201, 202), self._client.sleep)
         answer.finish()
         said = answer.headers.get("Docker-Content-Digest", str(what.digest))
         if said.startswith("sha256:") and said != str(what.digest):

@@ -6,7 +6,7 @@ from envbuilder.digest import DigestMismatch, describe
 from envbuilder.errors import UnavailableError
 from envbuilder.oci import media_types
 from envbuilder.registry.errors import BadAnswer, Denied, ForbiddenAddress, RegistryDown, Rejected
-from envbuilder.store.target import NotFound
+from envbuilder.store.target import MissingChildren, NotFound
 from envbuilder.testing.registry import FakeRegistry, Reply, header, redirect, refuse
 
 BLOB = bytes(range(256)) * 400
@@ -219,3 +219,30 @@ def test_a_manifest_over_the_limit_of_the_registry_is_said_in_its_words(world):
 
     with pytest.raises(Rejected, match="MANIFEST_INVALID: http: request body too large"):
         world.push(world.manifest(), media_types.OCI_MANIFEST)
+
+
+@pytest.mark.parametrize("code", ["MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN", "MANIFEST_UNKNOWN"])
+def test_a_manifest_whose_blobs_are_not_seen_yet_is_offered_again(world, code):
+    """Distribution 2.8 over files misses a blob in the moment that another client stores it too."""
+    world.registry.fault("PUT", "/manifests/", refuse(400, code), times=2, instead=True)
+
+    what = world.push(world.manifest(), media_types.OCI_MANIFEST)
+
+    assert world.read(what) == world.manifest()
+    assert world.waits == [0.1, 0.4]
+
+
+def test_a_manifest_whose_blobs_are_never_seen_is_refused_as_such(world):
+    world.registry.fault("PUT", "/manifests/", refuse(400, "MANIFEST_BLOB_UNKNOWN"), instead=True)
+
+    with pytest.raises(MissingChildren):
+        world.push(world.manifest(), media_types.OCI_MANIFEST)
+    assert len(world.registry.seen("PUT", "/manifests/")) == 3
+
+
+def test_a_manifest_that_is_refused_for_itself_is_offered_once(world):
+    world.registry.fault("PUT", "/manifests/", refuse(400, "MANIFEST_INVALID"), instead=True)
+
+    with pytest.raises(Rejected):
+        world.push(world.manifest(), media_types.OCI_MANIFEST)
+    assert len(world.registry.seen("PUT", "/manifests/")) == 1
