@@ -25,7 +25,7 @@ from envbuilder.oci.reference import (
     parse_reference,
 )
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.target import NotFound, RangeTarget, SerialTarget, Target
+from envbuilder.store.target import ForgetfulTarget, NotFound, RangeTarget, SerialTarget, Target
 
 
 class NotBuilt(NotFound):
@@ -161,6 +161,28 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
             from envbuilder.store.archive import ArchiveWriter  # noqa: PLC0415  not in a start from a registry
 
             return ArchiveWriter(reference.file), reference.tag or "latest"
+
+
+def look_at_destination(app: App, text: str) -> Target:
+    """What is at the destination ``text`` now, to be asked and not written: nothing is made there.
+
+    A registry is asked itself; what this machine remembers of it does not count.
+
+    Raises:
+        As open_destination.
+    """
+    reference = parse_reference(text)
+    new = isinstance(reference, LayoutReference) and not (
+        reference.directory.exists() and any(reference.directory.iterdir())
+    )
+    if new or isinstance(reference, ArchiveReference):
+        from envbuilder.store.memory import MemoryTarget  # noqa: PLC0415  not in a start from a registry
+
+        return MemoryTarget(name=text)
+    target, _ = open_destination(app, text)
+    if isinstance(target, ForgetfulTarget):
+        target.forget()
+    return target
 
 
 def follow(source: Source, target: Target) -> None:

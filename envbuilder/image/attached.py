@@ -25,7 +25,7 @@ _MAX_LOCKS = 32
 #: What a build attaches.
 KINDS = (media_types.LOCK_ARTIFACT, media_types.CYCLONEDX, media_types.SPDX, media_types.IN_TOTO)
 #: The same, with what only some stores know (image/records.py).
-_COPIED = (*KINDS, media_types.RECORDS)
+COPIED = (*KINDS, media_types.RECORDS)
 
 
 class NotAttached(NotFound):
@@ -53,9 +53,9 @@ def copy_attached(source: Target, subject: Descriptor, target: Target) -> int:
         As any copy (store/copy_referrers.py).
     """
     there = {each.digest for each in referrers(target, subject)}
-    if there >= {each.digest for each in referrers(source, subject) if each.artifact_type in _COPIED}:
+    if there >= {each.digest for each in referrers(source, subject) if each.artifact_type in COPIED}:
         return 0
-    return copy_referrers(source, subject, target, types=_COPIED).copied_bytes
+    return copy_referrers(source, subject, target, types=COPIED).copied_bytes
 
 
 def attached(target: Target, subject: Descriptor, kind: str) -> tuple[tuple[str, bytes], ...]:

@@ -209,6 +209,9 @@ class RegistryTarget(RegistryReferrers):
             self._note(what)
         return tagged
 
+    def may_mount(self, what: Descriptor) -> bool:
+        return bool(self._neighbours(what))
+
     def _neighbours(self, what: Descriptor) -> list[str]:
         """Where the blob may be mounted from: as told, and the last repository that was seen to hold it."""
         found = [*self._mount_from]

@@ -91,6 +91,14 @@ class ForgetfulTarget(Protocol):
 
 
 @runtime_checkable
+class MountingTarget(Protocol):
+    """A target that may take content from a neighbour of its own in place of being sent it."""
+
+    def may_mount(self, what: Descriptor) -> bool:
+        """Whether a neighbour was seen to have it; a promise of nothing."""
+
+
+@runtime_checkable
 class PacedTarget(Protocol):
     """A target that says how much may be moved at a time."""
 

@@ -105,6 +105,24 @@ def test_a_plan_builds_nothing_and_gives_reasons(known, elsewhere, hello):
     assert list((elsewhere.store / "blobs/sha256").iterdir()) == []
 
 
+def test_a_plan_says_to_the_byte_what_a_push_sends_and_at_most_where_a_registry_may_mount(known, registry, tmp_path):
+    own = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}  # what other tests saw of the registry is not remembered
+    one, two = (f"{registry.host}/planned-{name}/hello:1" for name in ("one", "two"))
+
+    first = known.json("plan", "hello", "--to", one, **own)
+    sent = known.json("build", "hello", "--to", one, **own)[0]["copied_bytes"]
+    again = known.json("plan", "hello", "--to", one, **own)
+    beside = known.json("plan", "hello", "--to", two, **own)
+    sent_beside = known.json("build", "hello", "--to", two, **own)[0]["copied_bytes"]
+
+    assert first["exact"]
+    # Five documents that go at the same time have one empty config, of two bytes.
+    assert 0 <= sent - first["push_bytes"] <= 10
+    assert (again["push_bytes"], again["push_layers"], again["exact"]) == (0, 0, True)
+    assert (beside["exact"], beside["mount_layers"]) == (False, beside["push_layers"])
+    assert sent_beside <= beside["push_bytes"] == first["push_bytes"]
+
+
 def test_verbs_that_read_locks_agree_on_hello(known):
     chains = known.json("why", "hello", "numpy")["chains"]
     exported = known("export", "hello", "--format", "requirements").stdout
