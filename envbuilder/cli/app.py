@@ -75,6 +75,9 @@ class App:
             raise SpecError(f"mount.mode: want {', '.join(modes)}, got {mode!r}")
         if not limit.isdecimal():
             raise SpecError(f"mount.wait-limit-s: want seconds, got {limit!r}")
+        answer = self.settings.get("mount.answer-limit-s")
+        if not answer.isdecimal() or int(answer) < 1:
+            raise SpecError(f"mount.answer-limit-s: want seconds, at least 1, got {answer!r}")
         connections = self.settings.get("mount.connections")
         if not connections.isdecimal() or not 1 <= int(connections) <= _MAX_CONNECTIONS:
             raise SpecError(f"mount.connections: want 1 to {_MAX_CONNECTIONS}, got {connections!r}")
@@ -84,6 +87,7 @@ class App:
             mode=modes[modes.index(mode)],
             connections=int(connections),
             wait_limit_s=float(limit),
+            answer_limit_s=float(answer),
             trace=self._switch("mount.trace"),
             layer_indexes=self._switch("mount.layer-indexes"),
             background=self._switch("mount.background"),

@@ -18,9 +18,10 @@ import select
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from envbuilder.errors import EnvbuilderError
+from envbuilder.mount.heartbeat import KEEPER, SUPERVISOR, WORKER, Beats, Heart
 from envbuilder.mount.host import kernel
 from envbuilder.mount.host.daemon import END_SIGNALS, log_to, signals, spare_memory_killer
 from envbuilder.mount.request import MountRequest, receive_request, send_error
@@ -30,6 +31,8 @@ from envbuilder.mount.workers import Deaths, give_up
 
 _log = logging.getLogger(__name__)
 
+#: Seconds that nothing need be heard: an hour.
+_LONG_S = 3600.0
 #: Bytes of a message of a supervisor.
 _MESSAGE = 64
 
@@ -41,9 +44,11 @@ class _Keeper:
         self._channel, self._request, self._lock = channel, request, lock
         self._folder = MountFolder(request.state_dir, request.id)
         self._device = self._worker = -1
+        self._worker_pid = 0
         self._mounted = self._begun = False
         self._why_not = ""  # to go on
         self._deaths = Deaths()
+        self._beats = Beats()
 
     def live(self) -> None:
         """Keep a supervisor, or be one, until the mount has ended."""
@@ -52,7 +57,7 @@ class _Keeper:
             keeper, child = os.getpid(), os.fork()
             if child == 0:
                 ours.close()
-                ended = self._supervise(Kept(self._channel, theirs, self._lock, keeper))
+                ended = self._supervise(Kept(self._channel, theirs, self._lock, keeper, self._beats))
                 theirs.close()
             else:
                 theirs.close()
@@ -76,13 +81,16 @@ class _Keeper:
     def _keep(self, supervisor: int, link: socket.socket) -> bool:
         """Watch a supervisor; False: it was killed, and there must be another."""
         link.setblocking(False)
-        with signals(*END_SIGNALS, signal.SIGCHLD) as wakeup:
+        heart = Heart(self._beats, KEEPER, self._request.answer_limit_s)
+        heart.watch(SUPERVISOR, supervisor)
+        with closing(heart), signals(*END_SIGNALS, signal.SIGCHLD) as wakeup:
             while (status := _collected(supervisor)) is None:
                 poll = select.poll()
                 for descriptor in filter(_is_open, (wakeup, link.fileno(), self._worker)):
                     poll.register(descriptor, select.POLLIN)
-                heard = {descriptor for descriptor, _ in poll.poll()}
+                heard = heart.wait(poll, _LONG_S)
                 self._listen(link)
+                heart.watch(WORKER, self._worker_pid)
                 if wakeup in heard:
                     for number in os.read(wakeup, _MESSAGE):
                         self._pass_on(number, supervisor)
@@ -114,7 +122,7 @@ class _Keeper:
                         os.close(before)
                 elif pid := int(message):
                     with suppress(OSError):
-                        self._worker = os.pidfd_open(pid)
+                        self._worker, self._worker_pid = os.pidfd_open(pid), pid
 
     def _pass_on(self, number: int, supervisor: int) -> None:
         if number in END_SIGNALS:
@@ -131,7 +139,7 @@ class _Keeper:
     def _forget_worker(self) -> None:
         if self._worker >= 0:
             os.close(self._worker)
-        self._worker = -1
+        self._worker, self._worker_pid = -1, 0
 
 
 def _is_open(descriptor: int) -> bool:

@@ -238,6 +238,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
             source=pickle.dumps(source),
             connections=settings.connections,
             wait_limit_s=settings.wait_limit_s,
+            answer_limit_s=settings.answer_limit_s,
             background=settings.background,
             fetch_all=wanted.full,
             trace=trace,
@@ -259,6 +260,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         private=wanted.private,
         detached=wanted.detached,
         read_ahead=trace.trace.read_ahead if trace else recorded,
+        answer_limit_s=settings.answer_limit_s,
     )
 
 

@@ -55,7 +55,8 @@ class Device:
 class Serving:
     """What a worker serves: ``devices`` of ``image``, from the pickled RangeTarget ``source``, through ``store``.
 
-    wait_limit_s: how long a read waits for a source that is away. background: fetch what nobody reads, too.
+    wait_limit_s: how long a read waits for a source that is away. answer_limit_s: how often the worker shows that
+    it can answer, ten times in so many seconds. background: fetch what nobody reads, too.
     fetch_all: fetch everything before the mount is ready. trace: what the start will read, or None.
     record: note every read in ``MountFolder.reads``; nothing is read past us then, whatever is complete.
     quota: what the store may take. origin: the source, in words.
@@ -67,6 +68,7 @@ class Serving:
     source: bytes
     connections: int = 8
     wait_limit_s: float = 300.0
+    answer_limit_s: float = 30.0
     background: bool = False
     fetch_all: bool = False
     trace: FoundTrace | None = None
@@ -87,6 +89,7 @@ class MountRequest:
     private: mount in a name space of the supervisor's own, which the kernel clears with its last process.
     detached: live on when the process that asked is gone.
     read_ahead: bytes that EROFS reads ahead; 0: what the kernel does by itself.
+    answer_limit_s: a process of the mount that does not answer for so long is taken for hung (heartbeat.py).
     """
 
     id: str
@@ -101,6 +104,7 @@ class MountRequest:
     private: bool = False
     detached: bool = False
     read_ahead: int = 0
+    answer_limit_s: float = 30.0
 
 
 def send_request(channel: socket.socket, request: MountRequest) -> None:

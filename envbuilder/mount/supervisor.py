@@ -26,6 +26,7 @@ from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch.stream import is_usable
+from envbuilder.mount.heartbeat import KEEPER, SUPERVISOR, WORKER, Beats, Heart
 from envbuilder.mount.host import fuse, kernel, loop
 from envbuilder.mount.host.daemon import END_SIGNALS, signals
 from envbuilder.mount.host.writable import mount_writable
@@ -56,14 +57,14 @@ class SupervisorFailed(HostError):
 class Kept:
     """What a supervisor has from its keeper, and tells it.
 
-    lock: descriptor of the folder's lock. keeper: its process id. link: to it.
+    lock: descriptor of the folder's lock. keeper: its process id. link: to it. beats: of all.
     """
 
     #: What is told beside the process ids of workers.
     READY = b"ready"
 
-    def __init__(self, channel: socket.socket, link: socket.socket, lock: int, keeper: int) -> None:
-        self.channel, self.lock, self.keeper, self._link = channel, lock, keeper, link
+    def __init__(self, channel: socket.socket, link: socket.socket, lock: int, keeper: int, beats: Beats) -> None:
+        self.channel, self.lock, self.keeper, self._link, self.beats = channel, lock, keeper, link, beats
 
     def worker(self, pid: int) -> None:
         """Until we are ready, a mount that waits for a dead worker waits for ever: the keeper ends it. 0: no more."""
@@ -93,7 +94,7 @@ class Supervisor:
         self._request, self._kept, self.device = request, kept, device
         self._folder = MountFolder(request.state_dir, request.id)
         self._points: list[Path] = []  # mounted, newest first
-        self._workers = Workers(request.serving, self._folder, kept.let_go) if request.serving else None
+        self._workers = Workers(request.serving, self._folder, kept.let_go, kept.beats) if request.serving else None
         self._stores: list[int] = []
         self._tree: Path | None = None  # whose files are served, where EROFS is not to be had
         self._how = "unpacked"
@@ -300,13 +301,16 @@ class Supervisor:
         poll.register(self._kept, select.POLLIN)
         if not self._request.detached:
             poll.register(self._kept.channel, select.POLLIN)
+        heart = Heart(self._kept.beats, SUPERVISOR, self._request.answer_limit_s)
+        heart.watch(KEEPER, self._kept.keeper)
         try:
             # Looked at first: it may be unmounted before we watch. Then after every change, told or not.
             while any(point.directory == self._request.directory for point in kernel.mount_points()):
                 worker = self._workers.handle if self._workers else -1
                 if worker >= 0:
                     poll.register(worker, select.POLLIN)
-                heard = [descriptor for descriptor, _ in poll.poll(_POLL_S * 1000)]
+                heart.watch(WORKER, self._workers.pid if self._workers else 0)
+                heard = heart.wait(poll, _POLL_S)
                 if worker in heard and self._workers is not None:
                     poll.unregister(worker)
                     self._replace_worker(self._workers)
@@ -319,6 +323,7 @@ class Supervisor:
                     self._leave()
                     return False
         finally:
+            heart.close()
             os.close(mounts)
         self._clear()
         return True

@@ -25,6 +25,7 @@ from envbuilder.mount.fetch.remote import Fetcher
 from envbuilder.mount.fetch.replay import await_stream
 from envbuilder.mount.fetch.rounds import NOTHING, Share
 from envbuilder.mount.fetch.stream import stream
+from envbuilder.mount.heartbeat import Beats, keep_beating
 from envbuilder.mount.host.fuse import FuseServer
 from envbuilder.mount.host.kernel import end_with_parent
 from envbuilder.mount.request import Serving
@@ -46,7 +47,9 @@ _FLUSH_QUIET_S = 5.0
 _MAX_PULLERS = min(4, SLOTS - PULLER)
 
 
-def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree: Path | None = None) -> None:
+def serve(
+    device: int, serving: Serving, folder: MountFolder, coming: int, beats: Beats, tree: Path | None = None
+) -> None:
     """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted.
 
     coming: where a streamer tells how far it is, or -1. tree: EROFS metadata whose tree is served, not the devices.
@@ -59,6 +62,8 @@ def serve(device: int, serving: Serving, folder: MountFolder, coming: int, tree:
         connections=serving.connections,
         wait_limit_s=serving.wait_limit_s,
     )
+    # Counted under the lock that every read takes.
+    keep_beating(beats, serving.answer_limit_s, fetcher.schedule.count)
     _note_waits(fetcher, folder)
     ready = threading.Event()
     if tree is not None:

@@ -11,12 +11,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from envbuilder.errors import HostError
 from envbuilder.mount import worker
+from envbuilder.mount.heartbeat import WORKER, Beats, Heart
 from envbuilder.mount.host import kernel
 from envbuilder.mount.host.daemon import END_SIGNALS
 from envbuilder.mount.request import Serving
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 RESTARTS, RESTART_WINDOW_S = 8, 60.0
 #: Seconds between two reports of how far a pull is.
 _REPORT_S = 0.1
+#: Bytes of a report that are read at a time.
+_PIPE = 4096
 #: Seconds that a worker gets to end by itself.
 _END_S = 5.0
 
@@ -54,8 +57,8 @@ class Deaths:
 class Workers:
     """The processes for ``serving``. ``in_child``: called in each first, to let go of what is the supervisor's."""
 
-    def __init__(self, serving: Serving, folder: MountFolder, in_child: Callable[[], None]) -> None:
-        self._serving, self._folder, self._in_child = serving, folder, in_child
+    def __init__(self, serving: Serving, folder: MountFolder, in_child: Callable[[], None], beats: Beats) -> None:
+        self._serving, self._folder, self._in_child, self._beats = serving, folder, in_child, beats
         self.pid, self.handle = 0, -1
         self._deaths = Deaths()
         self.is_hopeless = False
@@ -95,8 +98,9 @@ class Workers:
 
     def start(self, device: int, tree: Path | None) -> None:
         """Start the worker; see ``worker.serve``."""
-        serving, folder, coming = self._serving, self._folder, self._coming
-        self.pid = self.fork(lambda: worker.serve(device, serving, folder, coming, tree), ends_with_us=False)
+        serving, folder, coming, beats = self._serving, self._folder, self._coming, self._beats
+        beats.beat(WORKER)  # from now on it is judged
+        self.pid = self.fork(lambda: worker.serve(device, serving, folder, coming, beats, tree), ends_with_us=False)
         self.handle = os.pidfd_open(self.pid)
         self._folder.write_worker(self.pid)
 
@@ -164,23 +168,38 @@ class Workers:
         reader, writer = os.pipe()
 
         def report(done: int, total: int) -> None:
+            self._beats.beat(WORKER)
             os.write(writer, f"{done} {total}\n".encode())
 
         pid = self.fork(lambda: worker.fetch_all(self._serving, self._folder, report))
         os.close(writer)
         last = 0.0
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                done, total = line.split()
-                if time.monotonic() - last > _REPORT_S:
-                    last = time.monotonic()
-                    if not progress(int(done), int(total)):
-                        os.kill(pid, signal.SIGKILL)
+        for line in self._lines(reader, pid):
+            done, total = line.split()
+            if time.monotonic() - last > _REPORT_S:
+                last = time.monotonic()
+                if not progress(int(done), int(total)):
+                    os.kill(pid, signal.SIGKILL)
         if self._collect(pid) != 0:
             raise WorkerFailed(
                 f"{self._serving.image}: not all of it could be fetched: {self._folder.last_words()} "
                 f"(log: {self._folder.log})"
             )
+
+    def _lines(self, reader: int, pid: int) -> Iterator[str]:
+        """What ``pid`` reports, to its end, which comes too when it hangs."""
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        heart = Heart(self._beats, None, self._serving.answer_limit_s)
+        heart.watch(WORKER, pid)
+        with os.fdopen(reader, "rb", 0) as pipe, closing(heart):
+            rest = b""
+            while True:
+                if heart.wait(poll, self._serving.answer_limit_s):
+                    if not (data := pipe.read(_PIPE)):
+                        return
+                    *lines, rest = (rest + data).split(b"\n")
+                    yield from (line.decode() for line in lines)
 
     @staticmethod
     def _collect(pid: int) -> int | None:
