@@ -11,9 +11,7 @@ import hashlib
 import io
 import os
 import shutil
-import stat
 import struct
-import tarfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,13 +21,11 @@ from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable, verifyin
 from envbuilder.errors import HostError
 from envbuilder.image.plain import DAMAGES, plain_tar
 from envbuilder.layer.chunks import MAX_CHUNK_SIZE
+from envbuilder.layer.foreign_tar import BadLayer, Hashing, each_member, most_bytes, open_members, placed_of
 from envbuilder.layer.tree import Placed
 from envbuilder.mount.foreign.members import Member
 from envbuilder.mount.foreign.spans import Piece, span_map
-from envbuilder.mount.foreign.toc import BadTable, ForeignLayer, linked
-from envbuilder.mount.unpack.layers import Hashing, most_bytes
-from envbuilder.mount.unpack.untar import MAX_ENTRIES, BadLayer, BoundedMember
-from envbuilder.paths import entry_path
+from envbuilder.mount.foreign.toc import ForeignLayer, linked
 from envbuilder.store.target import Target
 
 #: Uncompressed bytes between checkpoints: each costs up to 32 KiB, some 10 KiB compressed, and every miss reads one
@@ -38,7 +34,6 @@ SPACING = 1 << 20
 #: Bytes of a tar's blocks, to which its files' data are aligned.
 TAR_BLOCK = 512
 _GZIP = b"\x1f\x8b"
-_XATTR = "SCHILY.xattr."
 #: indexed_gzip's export: magic, version, flags, sizes of blob and data, spacing, bytes of a window, points; then of
 #: each point its place in blob and data, bits, and whether it has a window; then the windows (zran.c 1.10).
 _EXPORT = struct.Struct("<5sBBQQIII")
@@ -165,54 +160,6 @@ def _pieces(tar: BinaryIO, points: list[tuple[int, int, bytes]], size: int) -> I
 def _scan(tar: BinaryIO, source: str) -> Iterator[Placed]:
     """What is in the tar, and where: headers only are read."""
     tar.seek(0)
-    try:
-        with tarfile.open(fileobj=tar, mode="r:", encoding="utf-8", tarinfo=BoundedMember) as members:
-            for number, info in enumerate(members):
-                if number >= MAX_ENTRIES:
-                    raise BadLayer(f"{source}: more than {MAX_ENTRIES} entries")
-                yield _placed(info, source)
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise BadLayer(f"{source}: {error}") from error
-
-
-def _placed(info: tarfile.TarInfo, source: str) -> Placed:
-    path = "" if info.name.strip("/") in ("", ".") else entry_path(info.name, source=source)
-    if info.issparse() or (not path and not info.isdir()):
-        raise BadTable(
-            f"{source}: {path[:200]!r}: only unpacking can show a sparse file, or a root that is no directory"
-        )
-    device = (info.devmajor, info.devminor) if info.ischr() or info.isblk() else (0, 0)
-    if not 0 <= min(info.uid, info.gid) <= max(info.uid, info.gid) < 1 << 32:
-        raise BadTable(f"{source}: {path[:200]!r}: an owner that no kernel takes")
-    return Placed(
-        path=path,
-        mode=_kind(info, source) | info.mode & 0o7777,
-        uid=info.uid,
-        gid=info.gid,
-        size=info.size if info.isreg() else 0,
-        link=entry_path(info.linkname, source=source) if info.islnk() else info.linkname if info.issym() else "",
-        device=device,
-        xattrs=_xattrs(info.pax_headers),
-        offset=info.offset_data if info.isreg() and info.size else 0,
-        mtime_s=min(max(0, int(info.mtime)), (1 << 32) - 1),
-    )
-
-
-def _kind(info: tarfile.TarInfo, source: str) -> int:
-    if info.isreg() or info.islnk():
-        return stat.S_IFREG
-    for is_it, kind in (
-        (info.isdir, stat.S_IFDIR),
-        (info.issym, stat.S_IFLNK),
-        (info.ischr, stat.S_IFCHR),
-        (info.isblk, stat.S_IFBLK),
-        (info.isfifo, stat.S_IFIFO),
-    ):
-        if is_it():
-            return kind
-    raise BadTable(f"{source}: {info.name[:200]!r}: a tar entry of type {info.type!r}")
-
-
-def _xattrs(headers: Any) -> tuple[tuple[str, bytes], ...]:
-    found = ((key, text) for key, text in headers.items() if key.startswith(_XATTR))
-    return tuple(sorted((key.removeprefix(_XATTR), text.encode("utf-8", "surrogateescape")) for key, text in found))
+    with open_members(tar, source) as members:
+        for info in each_member(members, source):
+            yield placed_of(info, source)

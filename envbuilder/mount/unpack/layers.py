@@ -6,7 +6,6 @@ What lies in its layers is laid into the tree by untar.py.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import secrets
 import shutil
@@ -14,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest
 from envbuilder.errors import HostError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.image.plain import DAMAGES, plain_tar
-from envbuilder.mount.unpack.untar import BadLayer, unpack_tar
+from envbuilder.layer.foreign_tar import BadLayer, Hashing, most_bytes
+from envbuilder.mount.unpack.untar import unpack_tar
 from envbuilder.oci import media_types
 from envbuilder.store.target import Target
 
@@ -32,9 +32,6 @@ _TARS = frozenset(
         media_types.DOCKER_LAYER_TAR_ZSTD,
     }
 )
-#: Bytes that a layer may unpack to without a question, and times its stored size beyond that: the rule of
-#: layer/zip.py, with more room for free: a layer may be a whole system.
-_FREE_SIZE, _MAX_RATIO = 2 << 30, 100
 
 
 class NotUnpacked(HostError):
@@ -95,11 +92,6 @@ def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory:
         raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
 
 
-def most_bytes(stored: int) -> int:
-    """Bytes that a layer of ``stored`` bytes may unpack to."""
-    return max(_FREE_SIZE, _MAX_RATIO * stored)
-
-
 @contextmanager
 def only_one(lock_file: Path) -> Iterator[None]:
     """Hold ``lock_file``: whoever else asks waits.
@@ -113,21 +105,3 @@ def only_one(lock_file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-class Hashing:
-    """Passes at most ``limit`` bytes through and knows their sha256."""
-
-    def __init__(self, inner: Readable, limit: int, source: str) -> None:
-        self._inner, self._hash, self._limit, self._left, self._source = inner, hashlib.sha256(), limit, limit, source
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._inner.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise BadLayer(f"{self._source}: unpacks to more than {self._limit} bytes, {_MAX_RATIO} times its own size")
-        self._hash.update(data)
-        return data
-
-    def digest(self) -> Digest:
-        return Digest("sha256:" + self._hash.hexdigest())

@@ -17,33 +17,16 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Readable
-from envbuilder.errors import IntegrityError
+from envbuilder.layer.foreign_tar import MAX_ENTRIES, BadLayer, BoundedMember
 from envbuilder.mount.unpack.inroot import make_directory, open_directory
 from envbuilder.paths import entry_path
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _XATTR = "SCHILY.xattr."
-#: Bytes of a tar header extension: names of PATH_MAX and extended attributes of 64 KiB each fit.
-_MAX_EXTENSION = 1 << 20
-_EXTENSIONS = frozenset(
-    {
-        tarfile.GNUTYPE_LONGNAME,
-        tarfile.GNUTYPE_LONGLINK,
-        tarfile.XHDTYPE,
-        tarfile.XGLTYPE,
-        tarfile.SOLARIS_XHDTYPE,
-    }
-)
 #: Folders in each other; Python's own rmtree and our walk take a frame for each (its limit is 1000).
 _MAX_DEPTH = 200
-#: Entries of one layer; the largest known images have 1.5 million.
-MAX_ENTRIES = 4_000_000
 #: Bytes of a sparse file: its holes cost nothing in the tar, but are written.
 _MAX_SPARSE = 1 << 30
-
-
-class BadLayer(IntegrityError):
-    """A layer is not the tar that its image promises, or one that cannot be unpacked safely."""
 
 
 def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
@@ -72,17 +55,6 @@ def unpack_tar(stream: Readable, directory: Path, *, source: str) -> None:
         raise BadLayer(f"{source}: {error}") from error
     finally:
         os.close(root)
-
-
-class BoundedMember(tarfile.TarInfo):
-    """A member whose extension headers, which tarfile reads into memory, are bounded."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedMember:
-        info = super().frombuf(buf, encoding, errors)
-        if info.type in _EXTENSIONS and info.size > _MAX_EXTENSION:
-            raise BadLayer(f"a tar header extension of {info.size} bytes, want at most {_MAX_EXTENSION}")
-        return info
 
 
 def _lay(root: int, info: tarfile.TarInfo, tar: tarfile.TarFile, own: set[str], source: str) -> str:

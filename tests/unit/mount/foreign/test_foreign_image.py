@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.digest import Digest, InvalidDigest
+from envbuilder.layer.foreign_tar import BadLayer
 from envbuilder.layer.frames import BadChunk
 from envbuilder.mount.foreign.layerindex import attach_layer_index, dump_layer, find_layer_index, parse_layer
 from envbuilder.mount.foreign.pulled import pull_layer
 from envbuilder.mount.foreign.spans import BadSpans, parse_spans
 from envbuilder.mount.foreign.toc import BadTable, parse_table, read_table
-from envbuilder.mount.unpack.layers import BadLayer
 from envbuilder.oci import media_types
 from envbuilder.oci.tables import has_table
 from envbuilder.paths import UnsafePath

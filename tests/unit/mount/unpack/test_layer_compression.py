@@ -10,9 +10,10 @@ import zstandard
 
 from envbuilder.digest import Digest, describe
 from envbuilder.image.inspect import open_image
+from envbuilder.layer import foreign_tar
+from envbuilder.layer.foreign_tar import BadLayer
 from envbuilder.layer.tree import file
-from envbuilder.mount.unpack import layers as unpack_module
-from envbuilder.mount.unpack.layers import BadLayer, unpacked
+from envbuilder.mount.unpack.layers import unpacked
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.manifest import Manifest
@@ -93,7 +94,7 @@ def test_broken_layers_are_refused(tmp_path, blob):
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
 def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path, monkeypatch, compress):
-    monkeypatch.setattr(unpack_module, "_FREE_SIZE", 1 << 20)
+    monkeypatch.setattr(foreign_tar, "_FREE_SIZE", 1 << 20)
     bomb = tar_of([file("zeros", bytes(8 << 20))])
 
     with pytest.raises(BadLayer, match="unpacks to more than"):
@@ -103,6 +104,6 @@ def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path, monkeypatch, compr
 
 
 def test_a_layer_that_is_large_when_stored_may_be_as_large_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpack_module, "_FREE_SIZE", 1000)
+    monkeypatch.setattr(foreign_tar, "_FREE_SIZE", 1000)
 
     assert unpack(tmp_path, TAR, media_types.OCI_LAYER_TAR).is_dir()

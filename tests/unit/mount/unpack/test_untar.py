@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.errors import IntegrityError
-from envbuilder.mount.unpack.untar import BadLayer, unpack_tar
+from envbuilder.layer.foreign_tar import BadLayer
+from envbuilder.mount.unpack.untar import unpack_tar
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners can only be set by root")
 
