@@ -17,10 +17,9 @@ from envbuilder.cli.project import artifact_cache, fresh_locks
 from envbuilder.cli.sides import NoSuchLock, Side, open_side
 from envbuilder.cli.targets import host_platform_of, look_at_destination
 from envbuilder.image.forecast import Forecast, forecast
+from envbuilder.image.overlaps import check_here
 from envbuilder.layer.explain import reasons
-from envbuilder.layer.plan import check_wheels
 from envbuilder.lock.fetch import ArtifactCache
-from envbuilder.lock.model import Lock
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import ProgramMissing
 from envbuilder.store.layout import LayoutTarget
@@ -71,7 +70,7 @@ def command(app: App, environment: str, destination: str, against: str, platform
     needed = {
         each.digest: each for plan in new.plans if plan.id in made for each in plan.artifacts if not cache.has(each)
     }
-    unread = _check_conflicts(app, locks[-1], cache) if any(row["build"] for row in rows) else 0
+    unread = _check_conflicts(app, new, cache) if any(row["build"] for row in rows) else 0
     value = {
         "name": environment,
         "unread": unread,
@@ -103,20 +102,21 @@ def _pushed(found: Forecast, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
     }
 
 
-def _check_conflicts(app: App, lock: Lock, cache: ArtifactCache) -> int:
-    """Check the wheels that are here; how many are not.
+def _check_conflicts(app: App, new: Side, cache: ArtifactCache) -> int:
+    """Check the packages that are here; how many are not.
 
     Raises:
-        Conflict: two of them have different files at one path.
+        As ``check_here``.
     """
-    here = [wheel for wheel in lock.wheels if cache.has(wheel)]
-    check_wheels(here, cache, lock.python)
-    unread = len(lock.wheels) - len(here)
-    if unread:
+    looked = check_here(new.lock, new.plans, cache, cache.has)
+    for line in looked.twins:
+        app.output.note(f"{new.name}: two files on Linux, one where names are folded: {line}")
+    if looked.unread:
         app.output.note(
-            f"{lock.name}: {unread} of {len(lock.wheels)} wheels are not on this machine: build checks those"
+            f"{new.name}: {looked.unread} of {looked.unread + looked.read} packages are not on this machine: build "
+            "checks those"
         )
-    return unread
+    return looked.unread
 
 
 def _against(app: App, against: str, environment: str, platform: Platform) -> Side | None:

@@ -5,8 +5,9 @@ Only paths and digests are compared, so it costs no data and can run before anyt
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecErrors
@@ -28,10 +29,14 @@ class Conflict(SpecErrors):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an artefact puts at a path: digest of the bytes, and permission bits."""
+    """What an artefact puts at a path: digest of the bytes, and permission bits.
+
+    made_from: path of what it is compiled from; where that is a conflict, this one is not another.
+    """
 
     digest: Digest
     mode: int
+    made_from: str = field(default="", compare=False)
 
 
 def check_conflicts(claims: Iterable[tuple[str, Mapping[str, Claim]]]) -> None:
@@ -43,12 +48,18 @@ def check_conflicts(claims: Iterable[tuple[str, Mapping[str, Claim]]]) -> None:
         Conflict: names every path and both packages.
     """
     owners: dict[str, tuple[str, Claim]] = {}
-    problems: list[str] = []
+    different: dict[str, list[tuple[Claim, str]]] = {}
     for name, paths in claims:
         for path, claim in paths.items():
             owner, other = owners.setdefault(path, (name, claim))
             if other != claim:
-                problems.append(f"{path}: {owner} and {name} have different files there")
+                different.setdefault(path, []).append((claim, f"{owner} and {name} have different files there"))
+    problems = [
+        f"{path}: {text}"
+        for path, found in different.items()
+        for claim, text in found
+        if claim.made_from not in different
+    ]
     parents: set[str] = set()
     for path in owners:
         parent = path.rpartition("/")[0]
@@ -59,3 +70,19 @@ def check_conflicts(claims: Iterable[tuple[str, Mapping[str, Claim]]]) -> None:
             parent = parent.rpartition("/")[0]
     if problems:
         raise Conflict(sorted(problems))
+
+
+def twins(claims: Iterable[tuple[str, Mapping[str, Claim]]]) -> tuple[str, ...]:
+    """A line for each two files of different artefacts whose paths differ only in case or Unicode form, sorted.
+
+    They are two files in an image and no conflict; where file systems fold names, one hides the other.
+    """
+    owners: dict[str, tuple[str, str]] = {}
+    found = set()
+    for name, paths in claims:
+        for path, claim in paths.items():
+            folded = path.lower() if path.isascii() else unicodedata.normalize("NFC", path.casefold())
+            owner, other = owners.setdefault(folded, (name, path))
+            if other != path and owner != name and not claim.made_from:
+                found.add(f"{other} of {owner}, {path} of {name}")
+    return tuple(sorted(found))

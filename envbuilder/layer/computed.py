@@ -12,6 +12,7 @@ from envbuilder.digest import Digest
 from envbuilder.layer import cuda_links, ldcache
 from envbuilder.layer.debian import certificates, keystore, pam, shells, users
 from envbuilder.layer.debian.alternatives import alternative_entries, alternatives_in, on_architecture
+from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.dpkg import dpkg_entries
 from envbuilder.layer.debian.effects import (
     Account,
@@ -73,18 +74,36 @@ def computed_entries(
 
     Raises:
         UnknownScript: a package has a maintainer script whose effects nobody wrote down.
-        SharedPath, DivertedPath: two packages ship different files at one path, or one diverts the other's.
+        SharedPath, InPrefix, DivertedPath: as ``check_packages``.
         BadDeb: a package is malformed.
     """
     parts = Parts(memory, rule=_WANTED_RULE) if memory else None
     system = read_system(lock.debs, artifacts, placed_below, _wanted, parts=parts)
     made: list[Entry] = []
     if parent is None or (_digests(parent), frozenset(parent.allow_scripts)) != (_digests(lock), allow):
-        check_overlaps(system.controls.values())
-        effects = effects_of(system.controls.values(), allow=allow)
+        effects = check_packages(system.controls.values(), allow=allow)
         made = list(_unique(_system_entries(system, lock.platform, effects, allow)))
     made += _loader_entries(system.with_links(made), site_packages)
     yield from (entry for entry in made if parent is None or not _shows(entry, system.tree.get(entry.path)))
+
+
+def check_packages(controls: Iterable[Control], *, allow: frozenset[str]) -> dict[str, tuple[Effect, ...]]:
+    """What the maintainer scripts of packages would do, by package, once it is known that these can be in one image.
+
+    Raises:
+        UnknownScript: a script's effects are not known, and its package is not in ``allow``.
+        SharedPath, DivertedPath: two packages ship different files at one path, or one diverts the other's.
+        InPrefix: one reaches into the directory of the Python packages.
+    """
+    packages = tuple(controls)
+    check_overlaps(packages)
+    effects = effects_of(packages, allow=allow)
+    check_diversions(packages, _diversions(effects))
+    return effects
+
+
+def _diversions(effects: Mapping[str, Sequence[Effect]]) -> dict[str, list[Divert]]:
+    return {name: [item for item in items if isinstance(item, Divert)] for name, items in effects.items()}
 
 
 def part_name(deb: Deb) -> str:
@@ -114,9 +133,8 @@ def _system_entries(
     system: System, platform: Platform, effects: dict[str, tuple[Effect, ...]], allow: frozenset[str]
 ) -> Iterator[Entry]:
     every = [effect for name in sorted(effects) for effect in effects[name]]
-    diversions = {name: [item for item in items if isinstance(item, Divert)] for name, items in effects.items()}
+    diversions = _diversions(effects)
     overrides = [item for item in every if isinstance(item, Own) and item.override]
-    check_diversions(system.controls.values(), diversions)
     yield from dpkg_entries(system, platform, diversions, overrides)
     if "base-passwd" in system.controls:
         known = users.accounts(system, [item for item in every if isinstance(item, Account)])

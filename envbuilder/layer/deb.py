@@ -17,10 +17,12 @@ from typing import BinaryIO, cast
 import zstandard
 
 from envbuilder.digest import Readable
+from envbuilder.errors import SpecError
 from envbuilder.layer.debian.ar import BadDeb, Member, Window, members
 from envbuilder.layer.debian.control import Control, parse_control
 from envbuilder.layer.debian.spool import Spool
 from envbuilder.layer.debian.untar import Data, TarMember, read_tar
+from envbuilder.layer.prefix import PREFIX
 from envbuilder.layer.tree import Entry, directory, file
 from envbuilder.lock.model import Deb
 from envbuilder.paths import entry_path
@@ -36,6 +38,12 @@ _MERGED = frozenset(("bin", "sbin", "lib", "lib32", "lib64", "libo32", "libx32")
 #: Directories that base-files ships and its postinst replaces by links; a directory in one layer that is
 #: a link in another breaks runtimes (build.md 2.2), so the link stands in the computed layer only.
 _MOVED = {"var/run": "run", "var/lock": "run/lock"}
+
+
+class InPrefix(SpecError):
+    """A Debian package has something where Python packages are installed, so that one could hide the other."""
+
+    hint = "Leave the package out: the directory of the Python packages is theirs alone."
 
 
 class WrongDeb(BadDeb):
@@ -69,6 +77,7 @@ def deb_entries(path: Path, deb: Deb, *, spool: Spool | None = None) -> Iterator
     Raises:
         WrongDeb: the file is not the package that ``deb`` names.
         BadDeb, UnsafePath: it is malformed, hostile or over a limit.
+        InPrefix: it reaches into the directory of the Python packages.
     """
     control = control_of(path)
     for field, want, got in (
@@ -88,7 +97,9 @@ def deb_entries(path: Path, deb: Deb, *, spool: Spool | None = None) -> Iterator
         listed.append("/" + name)
         if name in _MOVED:
             continue
-        yield _entry(replace(member, name=name), data, spool, path.name)
+        entry = _entry(replace(member, name=name), data, spool, path.name)
+        check_place(control.package, entry.path, is_directory=entry.is_directory)
+        yield entry
     yield from _database(control, listed)
 
 
@@ -110,6 +121,17 @@ def merged(path: str) -> str:
         if path == old or path.startswith(old + "/"):
             return new + path[len(old) :]
     return path
+
+
+def check_place(package: str, path: str, *, is_directory: bool = False) -> None:
+    """Check that ``path`` of a Debian package leaves the directory of the Python packages alone.
+
+    Raises:
+        InPrefix: it is in it, is it, or stands in its way.
+    """
+    in_the_way = not is_directory and PREFIX.startswith(f"{path}/")
+    if in_the_way or path == PREFIX or path.startswith(f"{PREFIX}/"):
+        raise InPrefix(f"/{path}: {package} has it, and /{PREFIX} is for Python packages")
 
 
 def _entry(member: TarMember, data: Data, spool: Spool, source: str) -> Entry:

@@ -6,14 +6,15 @@ the parent's layers are then a byte-identical prefix of the child's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import SpecError
-from envbuilder.layer.claims import check_conflicts
+from envbuilder.layer.claims import Claim, check_conflicts, twins
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.debian.spool import Spool
 from envbuilder.layer.frames import COMPRESSOR
@@ -129,7 +130,7 @@ class WheelPlan:
             Conflict: two wheels claim one path with different bytes.
         """
         python = self.compilation.python
-        check_wheels(self.wheels, artifacts, python)
+        check_wheels([self], artifacts)
         compiler = self.compilation.compiler(artifacts, cache)
         seen: set[str] = set()
         for wheel in self.wheels:
@@ -213,14 +214,31 @@ def _ordered(lock: Lock) -> Lock:
     )
 
 
-def check_wheels(wheels: Sequence[Wheel], artifacts: ArtifactSource, python: Interpreter) -> None:
-    """Check that ``wheels`` can lie in one prefix, from their directories alone.
+def check_wheels(
+    plans: Iterable[WheelPlan], artifacts: ArtifactSource, *, only: AbstractSet[Digest] | None = None
+) -> tuple[str, ...]:
+    """Check that the wheels of ``plans`` can lie in one prefix, from their directories alone.
+
+    only: digests of the wheels that are looked at, if not all are.
+
+    Returns:
+        a line for each two of their files whose paths differ only in case or Unicode form.
 
     Raises:
         Conflict: names every path and both packages.
     """
-    claims = [(wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python)) for wheel in wheels]
-    check_conflicts([("the prefix", prefix_claims(PREFIX, python)), *claims])
+    claims: list[tuple[str, Mapping[str, Claim]]] = []
+    for each in plans:
+        python, compiled = each.compilation.python, each.compilation.packages is not None
+        if not claims:
+            claims.append(("the prefix", prefix_claims(PREFIX, python)))
+        claims += [
+            (wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python, compiled=compiled))
+            for wheel in each.wheels
+            if only is None or wheel.digest in only
+        ]
+    check_conflicts(claims)
+    return twins(claims)
 
 
 def _key(writer: str, artifacts: Sequence[Artifact], compilation: Compilation) -> Digest:

@@ -115,7 +115,9 @@ def wheel_entries(
     yield _made(record_path, dump_record(record), executable=False).entry()
 
 
-def wheel_claims(file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Interpreter) -> Mapping[str, Claim]:
+def wheel_claims(
+    file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Interpreter, compiled: bool = True
+) -> Mapping[str, Claim]:
     """What ``wheel`` puts at each path, from its directory and RECORD alone.
 
     Of RECORD and .pyc files, whose bytes are not known yet, the claim names what they are made from.
@@ -127,8 +129,8 @@ def wheel_claims(file: Path, wheel: Wheel, *, prefix: str = PREFIX, python: Inte
     opened = _open(file, wheel)
     claims = {item.path: item.claim() for item in _place(opened, where).values()}
     claims[f"{where.site_packages}/{opened.info}/RECORD"] = Claim(wheel.digest, 0o644)
-    modules = [path for path in claims if _is_module(path, where)]
-    claims.update({compiled_path(path, where.cache_tag): Claim(claims[path].digest, 0o644) for path in modules})
+    modules = [path for path in claims if _is_module(path, where)] if compiled else []
+    claims.update({compiled_path(path, where.cache_tag): Claim(claims[path].digest, 0o644, path) for path in modules})
     return claims
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from envbuilder.errors import SpecError
-from envbuilder.layer.deb import merged
+from envbuilder.layer.deb import check_place, merged
 from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.effects import Divert
 
@@ -48,7 +48,7 @@ def check_overlaps(controls: Iterable[Control]) -> None:
     Packages' symbolic links have no checksums; the merged tree of the layers is checked for those.
 
     Raises:
-        SharedPath: every path and both packages.
+        SharedPath: every path and both packages. InPrefix: one of them reaches into where Python packages go.
     """
     owners: dict[str, tuple[str, str]] = {}
     problems = []
@@ -56,6 +56,7 @@ def check_overlaps(controls: Iterable[Control]) -> None:
         files = [(merged(path), md5) for path, md5 in control.md5sums.items()]
         files += [(merged(path.lstrip("/")), f"conffile of {control.package}") for path in control.conffiles]
         for path, md5 in files:
+            check_place(control.package, path)
             owner, other = owners.setdefault(path, (control.package, md5))
             if other != md5 and owner != control.package:  # a conffile may stand in md5sums too (binutils)
                 problems.append(f"/{path}: both {owner} and {control.package} have it, with different bytes")

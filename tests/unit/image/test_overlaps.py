@@ -1,18 +1,23 @@
 """Packages of different layers at one path, looked at once."""
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
 from envbuilder.digest import Digest, describe
-from envbuilder.image.overlaps import check_overlaps
+from envbuilder.image.overlaps import check_here, check_overlaps
 from envbuilder.layer.claims import Conflict
+from envbuilder.layer.deb import InPrefix
+from envbuilder.layer.debian.maintainer import UnknownScript
+from envbuilder.layer.debian.overlaps import SharedPath
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import Compilation, WheelPlan
 from envbuilder.layer.tree import Placed
 from envbuilder.lock.model import Wheel
 from envbuilder.oci import media_types
-from envbuilder.testing.artifacts import make_wheel
+from envbuilder.testing.artifacts import locked_wheel, make_wheel
+from envbuilder.testing.debs import deb_of, make_deb
 from envbuilder.testing.locks import SMALL
 
 
@@ -75,3 +80,93 @@ def test_layers_that_an_image_had_together_are_not_looked_at_again(world):
     check_overlaps(lock, plans, layers, files, agreed={plan.key for plan in plans})
 
     assert files.asked == []
+
+
+@pytest.fixture
+def look(tmp_path):
+    """Check packages before a build: wheels by name and files, debs by name and members of their control archive."""
+
+    def check(wheels=(), debs=(), *, compiled=True, absent=()):
+        found = {}
+        for name, files in wheels:
+            data = make_wheel(name, files=files)
+            found[locked_wheel(name, data)] = data
+        for name, members in debs:
+            data = make_deb(name=name, members=members)
+            found[deb_of(data, name=name)] = data
+        for artifact, data in found.items():
+            (tmp_path / artifact.digest.hex).write_bytes(data)
+        ours = tuple(each for each in found if isinstance(each, Wheel))
+        lock = replace(SMALL, wheels=ours, debs=tuple(each for each in found if each not in ours))
+        packages = SimpleNamespace() if compiled else None  # what compiles is not asked for
+        compilation = Compilation(python=SMALL.python, platform=SMALL.platform, packages=packages)
+        plans = [WheelPlan(id=f"x/{each.name}", wheels=(each,), compilation=compilation) for each in ours]
+        source = SimpleNamespace(file=lambda artifact: tmp_path / artifact.digest.hex)
+        return check_here(lock, plans, source, lambda artifact: artifact.name not in absent)
+
+    return check
+
+
+TWO_WHEELS = [("one", {"both.py": b"1", "one.py": b""}), ("two", {"both.py": b"2"})]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_two_wheels_with_one_module_are_one_line_compiled_or_not(look, compiled):
+    with pytest.raises(Conflict) as caught:
+        look(TWO_WHEELS, compiled=compiled)
+
+    assert caught.value.problems == (
+        "opt/env/lib/python3.13/site-packages/both.py: one and two have different files there",
+    )
+
+
+def test_a_compiled_module_that_a_wheel_brings_is_in_no_ones_way_where_nothing_is_compiled(look):
+    shipped = {"__pycache__/both.cpython-313.pyc": b"theirs"}
+    wheels = [("one", {"both.py": b"1"}), ("two", shipped)]
+
+    assert look(wheels, compiled=False).read == 2
+    with pytest.raises(Conflict, match="pyc"):
+        look(wheels)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["{data}/data/share/x", "{data}/headers/x.h", "{data}/scripts/run", "{data}/data/lib64/python3.13/site-packages/x"],
+)
+def test_files_of_every_scheme_are_held_against_each_other(look, name):
+    wheels = [
+        ("one", {name: b"1"}),
+        ("two", {name.replace("{data}/headers", "{data}/data/include/site/python3.13/one"): b"2"}),
+    ]
+
+    with pytest.raises(Conflict, match="one and two"):
+        look(wheels)
+
+
+def test_a_file_of_one_scheme_is_held_against_a_module(look):
+    with pytest.raises(Conflict, match=r"m\.py: one and two"):
+        look([("one", {"m.py": b"1"}), ("two", {"{data}/data/lib/python3.13/site-packages/m.py": b"2"})])
+
+
+def test_spellings_of_one_name_are_told(look):
+    assert look([("one", {"README": b"1"}), ("two", {"ReadMe": b"2"})]).twins == (
+        "opt/env/lib/python3.13/site-packages/README of one, opt/env/lib/python3.13/site-packages/ReadMe of two",
+    )
+
+
+def test_debian_packages_are_checked_before_a_build_too(look):
+    sums = {"md5sums": f"{'0' * 32}  usr/lib/x\n"}
+    other = {"md5sums": f"{'1' * 32}  lib/x\n"}
+
+    with pytest.raises(SharedPath, match="/usr/lib/x: both a1 and b1"):
+        look(debs=[("a1", sums), ("b1", other)])
+    with pytest.raises(InPrefix, match="/opt/env/lib/x: a1 has it"):
+        look([("one", {})], debs=[("a1", {"md5sums": f"{'0' * 32}  opt/env/lib/x\n"})])
+    with pytest.raises(UnknownScript, match="a1"):
+        look(debs=[("a1", {"postinst": "#!/bin/sh\nrm -rf /\n"})])
+
+
+def test_what_is_not_here_is_counted_and_not_read(look):
+    found = look(TWO_WHEELS, debs=[("a1", {}), ("b1", {})], absent={"two", "b1"})
+
+    assert (found.read, found.unread) == (2, 2)

@@ -1,7 +1,7 @@
 import pytest
 
 from envbuilder.digest import Digest
-from envbuilder.layer.claims import Claim, Conflict, check_conflicts
+from envbuilder.layer.claims import Claim, Conflict, check_conflicts, twins
 from envbuilder.layer.prefix import prefix_claims
 from envbuilder.lock.model import Interpreter
 
@@ -43,3 +43,32 @@ def test_no_package_may_replace_the_skeleton(path):
 
     with pytest.raises(Conflict, match=f"opt/env/{path}: the prefix and evil"):
         check_conflicts([("the prefix", skeleton), ("evil", {f"opt/env/{path}": ONE})])
+
+
+def test_a_module_in_two_packages_is_one_problem_and_not_another_for_what_is_compiled_of_it():
+    def of(digest):
+        return {"a.py": Claim(digest, 0o644), "__pycache__/a.pyc": Claim(digest, 0o644, made_from="a.py")}
+
+    with pytest.raises(Conflict) as caught:
+        check_conflicts([("one", of(Digest.of(b"1"))), ("two", of(Digest.of(b"2")))])
+
+    assert caught.value.problems == ("a.py: one and two have different files there",)
+
+
+def test_a_compiled_module_that_another_package_brings_is_a_problem_of_its_own():
+    made = {"a.py": ONE, "__pycache__/a.pyc": Claim(ONE.digest, 0o644, made_from="a.py")}
+
+    with pytest.raises(Conflict, match=r"a\.pyc: one and two"):
+        check_conflicts([("one", made), ("two", {"__pycache__/a.pyc": TWO})])
+
+
+@pytest.mark.parametrize(("one", "two"), [("x/README", "x/ReadMe"), ("x/caf\u00e9", "x/cafe\u0301"), ("\u00df", "SS")])
+def test_paths_that_only_case_or_unicode_form_tells_apart_are_two_files_and_are_named(one, two):
+    claims = [("a", {one: ONE, "y": ONE}), ("b", {two: TWO, "y": ONE})]
+
+    check_conflicts(claims)
+    assert twins(claims) == (f"{one} of a, {two} of b",)
+
+
+def test_two_spellings_in_one_package_are_its_own_business():
+    assert twins([("a", {"x/README": ONE, "x/ReadMe": TWO}), ("b", {"z": ONE})]) == ()

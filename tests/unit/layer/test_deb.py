@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from envbuilder.layer.deb import WrongDeb, control_of, deb_entries, merged
+from envbuilder.layer.deb import InPrefix, WrongDeb, control_of, deb_entries, merged
 from envbuilder.layer.tree import FILE, Entry, directory, file, symlink
 from envbuilder.testing.debs import deb_of, make_deb
 
@@ -120,3 +120,25 @@ def test_dpkg_deb_packs_what_we_read(tmp_path, require_tool):
     assert control_of(deb).fields["Maintainer"] == "A <a@b.c>"
     first, second = found["usr/bin/a"], found["usr/bin/b"]
     assert {first.link, second.link} in ({"", "usr/bin/a"}, {"", "usr/bin/b"})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        file("opt/env/lib/x", b""),
+        directory("opt/env"),
+        symlink("opt/env", "/usr"),
+        symlink("opt", "usr"),
+        Entry(path="usr/x", mode=FILE | 0o644, link="opt/env/x"),
+    ],
+    ids=["a file in it", "itself", "a link in its place", "a link above it", "a hard link"],
+)
+def test_a_package_that_reaches_into_the_directory_of_the_python_packages_is_refused(unpack, entry):
+    victim = [file("opt/env/x", b"")] if entry.path == "usr/x" else []
+
+    with pytest.raises(InPrefix, match="tiny has it"):
+        unpack(make_deb([*victim, entry]))
+
+
+def test_packages_may_have_other_things_in_opt(unpack):
+    assert {"opt", "opt/environment/x"} <= {*unpack(make_deb([directory("opt"), file("opt/environment/x", b"")]))}
