@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.bases import base_of
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
@@ -220,7 +221,8 @@ def _beside(
 
 
 def _layers(store: LayoutTarget, known: Known) -> list[Layer]:
-    return read_layers(store, known.image.manifest.layers, known.predicted)
+    lazy = known.image.lazy
+    return read_layers(store, lazy.devices if lazy else known.image.manifest.layers, known.predicted)
 
 
 def _send(store: LayoutTarget, what: Descriptor, target: Target, tag: str) -> int:
@@ -253,13 +255,14 @@ def _make(
             made = PredictedLayer(
                 id=layer.id,
                 key=layer.plan_key,
-                diff_id=layer.diff_id,
-                digest=layer.blob.digest,
-                size=layer.blob.size,
+                diff_id=layer.listed.diff_id,
+                digest=layer.listed.blob.digest,
+                size=layer.listed.blob.size,
             )
             check_predicted(expected, made, lock)
             rows.append(_row(made, reused=reused))
-            early.push(layer.blob)
+            for blob in {layer.listed.blob.digest: layer.listed.blob, layer.blob.digest: layer.blob}.values():
+                early.push(blob)
             if not reused:
                 app.output.note(f"{layer.id}: built, {human_size(layer.blob.size)}")
 
@@ -274,6 +277,7 @@ def _make(
             finished=finished,
             helper=compiling_packages(project, lock, host_platform_of()),
             agreed={layer.key for layer in expected.layers} if expected else frozenset(),
+            base=base_of(app, locks),
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent

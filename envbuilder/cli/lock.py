@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.bases import base_reader
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.project import lock_machine, read_lock
@@ -118,7 +119,9 @@ def _lock(
     lock = make_lock(
         spec,
         platform,
-        machine=lock_machine(app, os.environ, check_bytes=options.check_bytes),
+        machine=replace(
+            lock_machine(app, os.environ, check_bytes=options.check_bytes), base_of=base_reader(app, spec.name)
+        ),
         existing=spread(existing, parent) if options.spread and existing else existing,
         parent=parent,
         upgrade=options.upgrade,

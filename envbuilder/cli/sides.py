@@ -42,7 +42,7 @@ class Side:
 
     @property
     def plans(self) -> tuple[AnyPlan, ...]:
-        return plan(self.chain) if self.chain and not self.lock.system else ()
+        return plan(self.chain) if self.chain and not (self.lock.system and not self.lock.system.base) else ()
 
     @property
     def keys(self) -> dict[str, Digest] | None:

@@ -135,8 +135,15 @@ def _value(asked: Transfer, source: Source, target: Target, plan: CopyPlan) -> d
 
 
 def _source(app: App, text: str) -> Source:
-    if not text.startswith(_DOCKER_ARCHIVE):
-        return open_source(app, text)
+    return open_docker_archive(text) if text.startswith(_DOCKER_ARCHIVE) else open_source(app, text)
+
+
+def open_docker_archive(text: str) -> Source:
+    """The image that ``text`` names: ``docker-archive:FILE[:NAME:TAG]``, or a digest behind the file.
+
+    Raises:
+        SpecError, BadArchive, NotFound: there is none.
+    """
     file, name = _file_and_name(text)
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -73,14 +73,14 @@ def assemble(
         notes[media_types.SPEC_DIGEST] = str(spec_digest)
     config = ImageConfig(
         platform=platform,
-        diff_ids=tuple(layer.diff_id for layer in layers),
+        diff_ids=tuple(layer.listed.diff_id for layer in layers),
         env=env or {},
         entrypoint=tuple(entrypoint),
         command=tuple(command),
         working_dir=working_dir,
         user=user,
         labels=labels or {},
-        history=tuple(f"envbuilder: layer {layer.id}" for layer in layers),
+        history=tuple(layer.listed.by for layer in layers),
     )
     blobs: dict[Descriptor, bytes] = {}
     plain = [_layer(layer) for layer in layers]
@@ -94,11 +94,11 @@ def assemble(
         annotations={media_types.EROFS_UNCOMPRESSED_DIGEST: str(diff_id)},
     )
     blobs[metadata] = stored
-    devices = [_device(blob, layer) for blob, layer in zip(plain, layers, strict=True)]
+    devices = [_device(layer) for layer in layers]
     features = {"os.features": [media_types.EROFS_OS_FEATURE]}
     erofs_config = replace(
         config,
-        diff_ids=(*config.diff_ids, diff_id),
+        diff_ids=(*(layer.diff_id for layer in layers), diff_id),
         history=(*config.history, "envbuilder: merged EROFS metadata"),
         os_features=(media_types.EROFS_OS_FEATURE,),
     )
@@ -118,15 +118,22 @@ def assemble(
 
 def _layer(layer: Layer) -> Descriptor:
     """The layer as the plain manifest lists it: its name and its recipe stand beside its chunk index."""
-    notes = {media_types.LAYER_ID: layer.id, media_types.PLAN_KEY: str(layer.plan_key)}
-    return replace(layer.blob, annotations={**layer.blob.annotations, **notes})
+    return _noted(layer.listed.blob, layer)
 
 
-def _device(blob: Descriptor, layer: Layer) -> Descriptor:
+def _device(layer: Layer) -> Descriptor:
+    blob = _noted(layer.blob, layer)
     notes = {
         media_types.EROFS_ROLE: media_types.EROFS_ROLE_DEVICE,
         media_types.EROFS_UNCOMPRESSED_DIGEST: str(layer.diff_id),
     }
+    if layer.theirs:
+        notes[media_types.DEVICE_OF] = str(layer.theirs.blob.digest)
+    return replace(blob, annotations={**blob.annotations, **notes})
+
+
+def _noted(blob: Descriptor, layer: Layer) -> Descriptor:
+    notes = {media_types.LAYER_ID: layer.id, media_types.PLAN_KEY: str(layer.plan_key)}
     return replace(blob, annotations={**blob.annotations, **notes})
 
 

@@ -13,9 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from envbuilder.digest import Descriptor, Digest
+from envbuilder.errors import SpecError
 from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
+from envbuilder.image.base import hold_base
 from envbuilder.image.overlaps import check_overlaps
+from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
@@ -28,6 +31,7 @@ from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.target import Target
 
 #: Called with each layer as soon as it is in the store, and whether it was there before.
 Finished = Callable[[Layer, bool], None]
@@ -77,6 +81,7 @@ def build_image(
     documents: bool = True,
     helper: tuple[Sequence[Deb], Platform] | None = None,
     agreed: AbstractSet[Digest] = frozenset(),
+    base: Callable[[], Target] | None = None,
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
@@ -84,6 +89,7 @@ def build_image(
     documents: attach the locks, SBOMs and provenance (image/attached.py).
     helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
     agreed: keys of layers that an image had together: no need to look for conflicts between those again.
+    base: where the layers of an image of others are, asked for what the store lacks.
 
     Raises:
         TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
@@ -114,7 +120,9 @@ def build_image(
                 return
             layers.append(by_id[each.id])
 
-    artefact_plans = [each for each in plans if not isinstance(each, TopPlan)]
+    bases = [each for each in plans if isinstance(each, BasePlan)]
+    hold_base(bases, store, base or _nowhere, cache=cache, helpers=jobs, finished=note)
+    artefact_plans = [each for each in plans if not isinstance(each, TopPlan | BasePlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
     wheel_plans = [each for each in artefact_plans if isinstance(each, WheelPlan)]
     known = {each.key for each in wheel_plans if each.id in reused} & agreed
@@ -137,14 +145,24 @@ def document(
         importlib.import_module("envbuilder.image.documents").attach_documents(store, locks, image, layers())
 
 
+def _nowhere() -> Target:
+    raise SpecError("base: nothing says where its image is")
+
+
 def _assemble(lock: Lock, layers: Sequence[Layer]) -> Image:
-    env = {"PATH": f"/{PREFIX}/bin:{_PATH}", "VIRTUAL_ENV": f"/{PREFIX}", **lock.env}
+    """The image; what the config of a base of others says stays, but for its command and what the lock says."""
+    base = lock.system.base if lock.system else None
+    theirs = dict(base.env) if base else {}
+    env = {**theirs, "PATH": f"/{PREFIX}/bin:{theirs.get('PATH') or _PATH}", "VIRTUAL_ENV": f"/{PREFIX}", **lock.env}
     return assemble(
         platform=lock.platform,
         layers=layers,
         env=env,
-        labels={media_types.TITLE: lock.name, media_types.VERSION: lock.version},
+        labels={**dict(base.labels if base else ()), media_types.TITLE: lock.name, media_types.VERSION: lock.version},
+        entrypoint=base.entrypoint if base else (),
         command=("python3",),
+        working_dir=(base.working_dir if base else "") or "/",
+        user=base.user if base else "",
         lock_digest=digest(lock),
         spec_digest=lock.spec_digest,
     )

@@ -189,14 +189,16 @@ def _config(target: Target, manifest: Manifest, platform: Platform) -> ImageConf
 def _lazy(target: Target, what: Descriptor, manifest: Manifest, plain: Manifest) -> LazyImage | None:
     """The EROFS manifest, if it is of the shape that we start: all layers devices, then one metadata layer.
 
-    It must have the layers of the plain one, or the two would be two images under one name.
+    It must have the layers of the plain one, or devices of them, or the two would be two images under one name. That a
+    device has the files of its layer is for ``verify`` to say, as that the metadata have their names.
     """
     *devices, metadata = manifest.layers or (what,)
     roles = {device.annotations.get(media_types.EROFS_ROLE) for device in devices}
     known = {media_types.EROFS_LAYER, media_types.EROFS_LAYER_ZSTD}
     if roles != {media_types.EROFS_ROLE_DEVICE} or metadata.media_type not in known:
         return None
-    if [device.digest for device in devices] != [layer.digest for layer in plain.layers]:
+    shown = [device.annotations.get(media_types.DEVICE_OF, str(device.digest)) for device in devices]
+    if shown != [str(layer.digest) for layer in plain.layers]:
         raise BrokenImage(f"{target.name}: {what.digest}: its devices are not the layers of the plain manifest")
     digest = metadata.annotations.get(media_types.EROFS_UNCOMPRESSED_DIGEST) or str(metadata.digest)
     return LazyImage(

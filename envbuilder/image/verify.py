@@ -96,10 +96,12 @@ def verify_image(
         finished=finished,
         documents=False,
         helper=helper(locks[-1]),
+        base=lambda: source,  # an image over one of others has the layers of that
     )
     theirs, ours = image.manifest.layers, built.image.layers
     rows = tuple(
-        Compared(id=mine.id, want=their.digest, got=mine.blob.digest) for their, mine in zip(theirs, ours, strict=False)
+        Compared(id=mine.id, want=their.digest, got=mine.listed.blob.digest)
+        for their, mine in zip(theirs, ours, strict=False)
     )
     for row, their, mine in zip(rows, theirs, ours, strict=False):
         if not row.same:

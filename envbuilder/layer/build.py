@@ -20,7 +20,7 @@ from envbuilder.errors import HostError, IntegrityError
 from envbuilder.layer.frames import FrameWriter
 from envbuilder.layer.limits import check_size
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
-from envbuilder.layer.record import dump_layer, load_blob, load_layer
+from envbuilder.layer.record import dump_layer, load_blobs, load_layer
 from envbuilder.layer.tar import write_tar
 from envbuilder.lock.model import Artifact, Wheel
 from envbuilder.lock.source import ArtifactSource
@@ -53,14 +53,19 @@ class LocalFiles:
 
 def has_layer(plan: Recipe, store: LayoutTarget) -> bool:
     """Whether ``store`` has what ``plan`` became earlier: ``find_layer`` without the paths."""
-    blob = known_blob(plan, store)
-    return blob is not None and store.has(blob)
+    blobs = known_blobs(plan, store)
+    return bool(blobs) and all(map(store.has, blobs))
+
+
+def known_blobs(plan: Recipe, store: LayoutTarget) -> tuple[Descriptor, ...]:
+    """What ``plan`` became earlier, whether or not ``store`` still holds it: one blob, of a layer of others two."""
+    data = store.records.get(plan.key.hex)
+    return load_blobs(data, key=plan.key) if data else ()
 
 
 def known_blob(plan: Recipe, store: LayoutTarget) -> Descriptor | None:
-    """What ``plan`` became earlier, whether or not ``store`` still holds it."""
-    data = store.records.get(plan.key.hex)
-    return load_blob(data, key=plan.key) if data else None
+    """The first of ``known_blobs``."""
+    return next(iter(known_blobs(plan, store)), None)
 
 
 def find_layer(plan: Recipe, store: LayoutTarget) -> Layer | None:
@@ -68,13 +73,24 @@ def find_layer(plan: Recipe, store: LayoutTarget) -> Layer | None:
     data = store.records.get(plan.key.hex)
     layer = load_layer(data, key=plan.key) if data else None
     # Two environments may call one recipe by two names.
-    return replace(layer, id=plan.id) if layer and store.has(layer.blob) else None
+    if layer is None or not (store.has(layer.blob) and store.has(layer.listed.blob)):
+        return None
+    return replace(layer, id=plan.id)
 
 
 def build_layer(
     plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget, *, cache: Path, helpers: int = 0
 ) -> Layer:
-    """Make the layer of ``plan`` in ``store``, and remember it under its key.
+    """Make the layer of ``plan`` in ``store``, and remember it under its key. Arguments and errors: ``make_layer``."""
+    layer = make_layer(plan, artifacts, store, cache=cache, helpers=helpers)
+    store.records.put(plan.key.hex, dump_layer(layer))
+    return layer
+
+
+def make_layer(
+    plan: LayerPlan, artifacts: ArtifactSource, store: LayoutTarget, *, cache: Path, helpers: int = 0
+) -> Layer:
+    """Make the layer of ``plan`` in ``store``.
 
     The bytes are written once, straight into the store; nothing is left there on failure.
     helpers: threads that may compress and hash beside the caller's.
@@ -87,7 +103,7 @@ def build_layer(
         framed = writer.finish()
         check_size(plan.id, framed.blob.size)
         blob.commit(framed.blob)
-    layer = Layer(
+    return Layer(
         id=plan.id,
         blob=framed.blob,
         diff_id=framed.diff_id,
@@ -95,8 +111,6 @@ def build_layer(
         tar_size=framed.tar_size,
         placed=placed,
     )
-    store.records.put(plan.key.hex, dump_layer(layer))
-    return layer
 
 
 def build_layers(

@@ -39,12 +39,22 @@ class LayerPlan(Recipe, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Theirs:
+    """A layer of an image of others as it is there: what the plain manifest lists. by: what its history says."""
+
+    blob: Descriptor
+    diff_id: Digest
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """A built layer: its bytes are in a Target.
 
     blob: ``tar+zstd`` with the annotations of its chunk index (oci/media_types.py).
     tar_size: bytes of the uncompressed tar, padding included; a multiple of 4096.
     placed: every path of the tar in tar order, for metadata that is made later.
+    theirs: of a layer of others: ``blob`` is then its device, the same files in a tar of ours.
     """
 
     id: str
@@ -53,3 +63,9 @@ class Layer:
     plan_key: Digest
     tar_size: int
     placed: tuple[Placed, ...]
+    theirs: Theirs | None = None
+
+    @property
+    def listed(self) -> Theirs:
+        """The layer as the plain manifest has it."""
+        return self.theirs or Theirs(blob=self.blob, diff_id=self.diff_id, by=f"envbuilder: layer {self.id}")

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import SpecError
+from envbuilder.layer.base import BasePlan, base_plan
 from envbuilder.layer.claims import Claim, check_conflicts, twins
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.debian.spool import Spool
@@ -43,7 +44,7 @@ DEB_WRITER = "deb/1"
 
 
 class ForeignBase(SpecError):
-    """An environment stands on a system that envbuilder does not make: it has a lock, and no image yet."""
+    """An environment stands on a system that envbuilder does not make, and of which no image is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,24 +142,24 @@ class WheelPlan:
                     yield entry
 
 
-AnyPlan: TypeAlias = DebPlan | WheelPlan | RemovalPlan | TopPlan
+AnyPlan: TypeAlias = BasePlan | DebPlan | WheelPlan | RemovalPlan | TopPlan
 
 
 def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
     """The layers of the last of ``locks``, base first; the others are what it extends, the root first.
 
     Raises:
-        ForeignBase: its base is not made here. TooDeep, LayerTooLarge: layer/limits.py.
+        ForeignBase: its base is not made here, and no image is named. TooDeep, LayerTooLarge: layer/limits.py.
     """
     # A lock is sorted already; that a plan does not depend on it must not rest on that.
     by_name = {each.name: _ordered(each) for each in locks}
     lock = by_name[locks[-1].name]
-    if lock.system:
+    if lock.system and not lock.system.base:
         raise ForeignBase(
             f"{lock.name}: its base is {lock.system.name} with Python {lock.system.interpreter}, which envbuilder does "
             "not make",
-            hint=f"Install its wheels there by hash: envbuilder export {lock.name} --format requirements; or declare a "
-            "Debian suite as its base.",
+            hint="Name an image of it in base.image and lock again; or install the wheels there by hash: "
+            f"envbuilder export {lock.name} --format requirements.",
         )
     # A child may have another interpreter than its parent.
     compilations = {each.name: _compilation(each) for each in by_name.values()}
@@ -167,6 +168,9 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
         # A parent's layer is as the parent's lock says: a child may have hidden a package of it.
         owner = by_name[layer.partition("/")[0]]
         compilation = compilations[owner.name]
+        if base := base_plan(layer, owner):
+            plans.append(base)
+            continue
         if layer.endswith(TOP):
             plans.append(top_plan(layer, owner, plans))
             continue

@@ -64,11 +64,14 @@ class Prefix:
         return "../../../" + path.removeprefix(self.root + "/")
 
 
-def prefix_entries(prefix: str, python: Interpreter) -> Iterator[Entry]:
-    """The skeleton of the prefix, as ``python3 -m venv`` lays it out, without activation scripts."""
+def prefix_entries(prefix: str, python: Interpreter, *, theirs: str = "") -> Iterator[Entry]:
+    """The skeleton of the prefix, as ``python3 -m venv`` lays it out, without activation scripts.
+
+    theirs: absolute path of the interpreter of a base of others, whose own packages can then be imported too.
+    """
     where = Prefix(root=prefix, python=python)
-    yield file(f"{prefix}/pyvenv.cfg", _configuration(python))
-    yield symlink(f"{prefix}/bin/python{python.version}", f"{_HOME}/python{python.version}")
+    yield file(f"{prefix}/pyvenv.cfg", _configuration(python, theirs))
+    yield symlink(f"{prefix}/bin/python{python.version}", theirs or f"{_HOME}/python{python.version}")
     yield symlink(f"{prefix}/bin/python3", f"python{python.version}")
     yield symlink(f"{prefix}/bin/python", "python3")
     yield directory(f"{prefix}/include")
@@ -79,17 +82,18 @@ def prefix_entries(prefix: str, python: Interpreter) -> Iterator[Entry]:
 def prefix_claims(prefix: str, python: Interpreter) -> Mapping[str, Claim]:
     """What the skeleton puts at each path: a wheel must not replace ``bin/python3``."""
     return {
-        entry.path: Claim(Digest.of(entry.link.encode() or _configuration(python)), entry.mode & 0o7777)
+        entry.path: Claim(Digest.of(entry.link.encode() or _configuration(python, "")), entry.mode & 0o7777)
         for entry in prefix_entries(prefix, python)
         if not entry.is_directory
     }
 
 
-def _configuration(python: Interpreter) -> bytes:
+def _configuration(python: Interpreter, theirs: str) -> bytes:
     """pyvenv.cfg: ``site`` finds the prefix by it."""
+    executable = theirs or f"{_HOME}/python{python.version}"
     return (
-        f"home = {_HOME}\n"
-        "include-system-site-packages = false\n"
+        f"home = {executable.rpartition('/')[0] or '/'}\n"
+        f"include-system-site-packages = {'true' if theirs else 'false'}\n"
         f"version = {python.version}\n"
-        f"executable = {_HOME}/python{python.version}\n"
+        f"executable = {executable}\n"
     ).encode()

@@ -7,7 +7,7 @@ hides what the parent computed and it does not: links to what is gone, alternati
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,11 @@ class TopPlan:
     parent: Lock | None = None
 
     @property
+    def theirs(self) -> str:
+        """Path of the interpreter of a base of others, or ""."""
+        return self.lock.system.base.python if self.lock.system and self.lock.system.base else ""
+
+    @property
     def key(self) -> Digest:
         files = [[rule.path, rule.mode, str(rule.digest)] for rule in self.lock.files]
         return Digest.of(
@@ -60,6 +65,7 @@ class TopPlan:
                     # Absent when empty, so that the layers of other environments keep their keys.
                     **({"allow-scripts": [*self.lock.allow_scripts]} if self.lock.allow_scripts else {}),
                     **({"replaced": [*self.replaced]} if self.replaced else {}),
+                    **({"base": self.theirs} if self.theirs else {}),
                 }
             )
         )
@@ -97,16 +103,21 @@ class GroundedTop:
         lock = self.plan.lock
         site_packages = Prefix(root=PREFIX, python=lock.python).site_packages
         parent = self.plan.parent
-        skeleton = prefix_entries(PREFIX, lock.python) if not parent or parent.python != lock.python else ()
-        computed = computed_entries(
-            lock,
-            self._packages(),
-            artifacts,
-            site_packages=site_packages,
-            allow=frozenset(lock.allow_scripts),
-            memory=cache / "debs",
-            parent=parent,
-        )
+        skeleton: Iterable[Entry] = ()
+        if not parent or parent.python != lock.python:
+            skeleton = prefix_entries(PREFIX, lock.python, theirs=self.plan.theirs)
+        computed: Iterable[Entry] = ()
+        # What a base of others has of dpkg, the loader and accounts is its makers'.
+        if not self.plan.theirs:
+            computed = computed_entries(
+                lock,
+                self._packages(),
+                artifacts,
+                site_packages=site_packages,
+                allow=frozenset(lock.allow_scripts),
+                memory=cache / "debs",
+                parent=parent,
+            )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
         entries += [whiteout(path) for path in self._outdated(entries)]
         yield from entries

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from envbuilder.digest import Digest, InvalidDigest
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.lock.model import (
+    BaseImage,
+    BaseLayer,
     Changed,
     CudaAxis,
     Deb,
@@ -25,6 +27,7 @@ from envbuilder.lock.model import (
     Substitution,
     Wheel,
 )
+from envbuilder.lock.partition import base_ids
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import UnsafePath, entry_path, file_name
 from envbuilder.spec.toml import parse_toml
@@ -81,6 +84,8 @@ def dump(lock: Lock) -> bytes:
     if lock.system:
         lines += ["", "[system]", *_pairs(name=lock.system.name, interpreter=lock.system.interpreter)]
         lines += _pairs(image=lock.system.image) if lock.system.image else []
+        lines += _pairs(asked=lock.system.asked) if lock.system.asked else []
+        lines += _base_lines(lock.system.base) if lock.system.base else []
     if lock.cuda:
         lines += ["", "[cuda]"]
         lines += _pairs(**{"toolkit": lock.cuda.toolkit, "minimum-driver": lock.cuda.minimum_driver})
@@ -95,6 +100,20 @@ def dump(lock: Lock) -> bytes:
     if lock.substitutions:
         lines += _array("substitutions", map(_substitution_line, lock.substitutions))
     return ("\n".join(lines) + "\n").encode()
+
+
+def _base_lines(base: BaseImage) -> list[str]:
+    lines = _pairs(manifest=str(base.manifest), config=str(base.config), python=base.python)
+    for key, value in (("user", base.user), ("working-dir", base.working_dir), ("entrypoint", base.entrypoint)):
+        lines += _pairs(**{key: value}) if value else []
+    for key, pairs in (("env", base.env), ("labels", base.labels)):
+        lines += _array(key, (_value(pair) for pair in pairs)) if pairs else []
+    return [*lines, *_array("layers", map(_base_layer_line, base.layers))]
+
+
+def _base_layer_line(layer: BaseLayer) -> str:
+    fields: dict[str, object] = {"digest": str(layer.digest), "size": layer.size, "diff-id": str(layer.diff_id)}
+    return _inline({**fields, "media-type": layer.media_type, "by": layer.by})
 
 
 def _wheel_line(wheel: Wheel) -> str:
@@ -298,6 +317,42 @@ def _system(table: _Table) -> ForeignSystem:
             name=table.take("name", str),
             interpreter=table.take("interpreter", str),
             image=table.take("image", str, ""),
+            asked=table.take("asked", str, ""),
+            base=_base(table) if "manifest" in table.values else None,
+        )
+    )
+
+
+def _base(table: _Table) -> BaseImage:
+    return BaseImage(
+        manifest=table.digest("manifest"),
+        config=table.digest("config"),
+        python="/" + entry_path(table.take("python", str), source=f"{table.path}python"),
+        user=table.take("user", str, ""),
+        working_dir=table.take("working-dir", str, ""),
+        entrypoint=table.texts("entrypoint") if "entrypoint" in table.values else (),
+        env=_named(table, "env"),
+        labels=_named(table, "labels"),
+        layers=tuple(_base_layer(each) for each in table.tables("layers")),
+    )
+
+
+def _named(table: _Table, key: str) -> tuple[tuple[str, str], ...]:
+    """(name, value) of an array of such pairs."""
+    pairs = table.take(key, list, [])
+    if not all(isinstance(p, list) and len(p) == 2 and all(isinstance(text, str) for text in p) for p in pairs):
+        raise InvalidLock(f"{table.path}{key}: want pairs of strings")
+    return tuple((name, value) for name, value in pairs)
+
+
+def _base_layer(table: _Table) -> BaseLayer:
+    return table.end(
+        BaseLayer(
+            digest=table.digest("digest"),
+            size=table.size(),
+            diff_id=table.digest("diff-id"),
+            media_type=table.take("media-type", str),
+            by=table.take("by", str),
         )
     )
 
@@ -370,6 +425,9 @@ def _file(table: _Table) -> LockedFile:
 def _check(lock: Lock) -> None:
     """Refuse a lock that no build could follow: an artefact twice, unsorted, in no layer or under a hostile name."""
     known = set(lock.layers)
+    base = base_ids(lock.name, lock.system) if lock.parent is None else ()
+    if lock.layers[: len(base)] != base:
+        raise InvalidLock(f"layers: want those of the base first, '{lock.name}/base-NN'")
     if len(known) != len(lock.layers) or not lock.layers or lock.layers[-1] != f"{lock.name}/top":
         raise InvalidLock(f"layers: want distinct ids, last '{lock.name}/top'")
     for wheel in lock.wheels:

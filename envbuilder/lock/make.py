@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
@@ -49,6 +50,14 @@ class PlatformNotDeclared(SpecError):
     """The environment does not declare the platform that is asked for."""
 
 
+class OtherBase(SpecError):
+    """The image that an environment is laid over is not what the declaration says of it."""
+
+
+def _no_base(image: str, python: str, platform: Platform) -> tuple[ForeignSystem, str]:
+    raise SpecError(f"base {image}: nothing here reads images for Python {python} on {platform}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """This machine's configuration, as far as locking needs it (decision 10).
@@ -59,6 +68,7 @@ class Machine:
     indexes: Python indexes by role, from ``read_python_indexes``.
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
     status_of: a Debian package's paragraph in dpkg's status file; it may fetch the package.
+    base_of: what the image that a declaration names is, and its glibc: ``(image, python, platform)``; it fetches it.
     """
 
     runner: Runner
@@ -69,6 +79,7 @@ class Machine:
     bytes_of: Callable[[str, Mapping[str, str]], tuple[Digest, int] | None] = lambda _url, _headers: None
     distrust: bool = False
     status_of: Callable[[Deb], str] = lambda _deb: ""
+    base_of: Callable[[str, str, Platform], tuple[ForeignSystem, str]] = _no_base
 
 
 def make_lock(
@@ -112,14 +123,14 @@ def make_lock(
         return existing
     before = None if upgrade else existing
     debs = _debs(spec, platform, machine, before, parent, theirs)
-    python, target = _target(spec, platform, debs, parent)
+    system, glibc = _system(spec, platform, machine, before, parent)
+    python, target = _target(spec, platform, debs, parent, system, glibc)
     uv = _uv(spec, machine)
     want = _wanted(spec, target, parent, machine)
     wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
     wheels = _as_declared(wheels, spec, parent)
     cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
-    assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent)
-    system = spec.base.system if spec.base else None
+    assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent, system=system)
     return Lock(
         name=spec.name,
         version=spec.version,
@@ -138,14 +149,11 @@ def make_lock(
         start=spec.start,
         cuda=cuda,
         parent=_parent(parent, [*wheels, *debs]) if parent else None,
-        system=ForeignSystem(name=system.name, interpreter=system.interpreter, image=system.image)
-        if system
-        else parent.system
-        if parent
-        else None,
+        system=system,
         allow_scripts=_allowed(spec, parent),
         substitutions=substitutions(spec, want, wheels),
-        bytecode=spec.bytecode and (parent is None or parent.bytecode),
+        # Nothing that is locked has the interpreter of an image of others (docs/decisions/0013).
+        bytecode=spec.bytecode and (parent is None or parent.bytecode) and not (system and system.base),
     )
 
 
@@ -155,7 +163,7 @@ def spread(lock: Lock, parent: Lock | None) -> Lock:
     Raises:
         TooManyLayers: the parent leaves no room.
     """
-    done = assign(lock.name, lock.wheels, lock.debs, parent=parent)
+    done = assign(lock.name, lock.wheels, lock.debs, parent=parent, system=lock.system)
     return replace(lock, layers=done.layers, wheels=done.wheels, debs=done.debs, partition=done.partition)
 
 
@@ -281,15 +289,56 @@ def _moment(debs: Sequence[Deb]) -> str:
     return debs[0].archive.partition("@")[2] if debs else ""
 
 
+def _system(
+    spec: EnvSpec, platform: Platform, machine: Machine, existing: Lock | None, parent: Lock | None
+) -> tuple[ForeignSystem | None, str]:
+    """What stands below that is not made here, and the glibc that wheels may want of it.
+
+    An image that was read stays, wherever its tag points by now, until the declaration says other things of it.
+
+    Raises:
+        OtherBase: the image is not what the declaration says. What ``Machine.base_of`` raises.
+    """
+    asked = spec.base.system if spec.base else None
+    if asked is None:
+        return (parent.system, parent.glibc) if parent else (None, "")
+    if not asked.image:
+        return ForeignSystem(name=asked.name, interpreter=asked.interpreter), asked.glibc
+    was = existing.system if existing and existing.platform == platform else None
+    if (
+        was
+        and was.base
+        and existing
+        and asked.image in (was.asked, was.image)
+        and existing.python.version == spec.python
+    ):
+        said = ((asked.name, was.name), (asked.interpreter, was.interpreter), (asked.glibc, existing.glibc))
+        if all(want in ("", got) for want, got in said):
+            return was, existing.glibc
+    found, glibc = machine.base_of(asked.image, spec.python, platform)
+    for what, want, got in (
+        ("system", asked.name, found.name),
+        ("interpreter", asked.interpreter, found.interpreter),
+    ):
+        if want and want != got:
+            raise OtherBase(f"{spec.name}: base.{what}: want {want}, {found.image} has {got}")
+    if asked.glibc and Version(asked.glibc) > Version(glibc):
+        raise OtherBase(f"{spec.name}: base.glibc: want {asked.glibc} or newer, {found.image} has {glibc}")
+    return replace(found, asked=asked.image if asked.image != found.image else ""), asked.glibc or glibc
+
+
 def _target(
-    spec: EnvSpec, platform: Platform, debs: Sequence[Deb], parent: Lock | None
+    spec: EnvSpec,
+    platform: Platform,
+    debs: Sequence[Deb],
+    parent: Lock | None,
+    system: ForeignSystem | None,
+    glibc: str,
 ) -> tuple[Interpreter, PythonTarget]:
     version = parent.python.version if parent else spec.python
     python = Interpreter(version=version, tag="cp" + version.replace(".", ""))
-    if spec.base and spec.base.system:
-        full_version, glibc = spec.base.system.interpreter, spec.base.system.glibc
-    elif parent and parent.system:
-        full_version, glibc = parent.system.interpreter, parent.glibc
+    if system:
+        full_version = system.interpreter
     else:
         versions = {deb.name: upstream_version(deb.version) for deb in debs}
         full_version, glibc = versions.get(f"python{version}", ""), versions.get("libc6", "")
@@ -297,7 +346,7 @@ def _target(
         missing = f"python{version}" if glibc else "libc6"
         raise NoInterpreter(
             f"{spec.name}: the Debian packages bring no {missing}",
-            hint="Name a suite that has this Python, or declare a base.system that brings it.",
+            hint="Name a suite that has this Python, or a base.image that brings it.",
         )
     return python, PythonTarget(python=python, full_version=full_version, platform=platform, glibc=glibc)
 

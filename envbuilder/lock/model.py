@@ -110,15 +110,48 @@ class Substitution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseLayer:
+    """A layer of an image of others, taken as it is. by: what its image's history says that made it."""
+
+    digest: Digest
+    size: int  # bytes, as stored
+    media_type: str
+    diff_id: Digest
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseImage:
+    """An image of others that an environment is laid over, with all of it that shows in ours.
+
+    manifest, config: of its platform. python: absolute path of its interpreter, no link.
+    env, labels: (name, value), in the order of the image; these and the rest are of its config.
+    """
+
+    manifest: Digest
+    config: Digest
+    python: str
+    layers: tuple[BaseLayer, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    working_dir: str = ""
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignSystem:
     """A system below the Python packages that no layer here makes: what it must be.
 
     interpreter: full version of its Python. image: OCI reference by digest, or "".
+    asked: how the declaration names the image, where that is no digest. base: the image, if there is one.
     """
 
     name: str
     interpreter: str
     image: str = ""
+    asked: str = ""
+    base: BaseImage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +186,8 @@ class Lock:
     wheels, debs: sorted by name; every ``layer`` is an id of ``layers``. With a parent they
         hold its artefacts too: this is the full content of the image.
     env: variables of the image. start: commands whose start-up is traced.
-    system: what stands below instead of ``suite``, ``base`` and ``debs``, which are then empty.
+    system: what stands below instead of ``suite``, ``base`` and ``debs``, which are then empty. The layers of its
+        image are the first of ``layers``, ``<name>/base-NN``.
     allow_scripts: Debian packages whose maintainer scripts are unknown and taken to do nothing.
     substitutions: what is not as it was asked for, sorted by name.
     bytecode: whether modules are compiled into the environment's own layers.

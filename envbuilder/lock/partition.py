@@ -21,7 +21,7 @@ from itertools import count
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 from envbuilder.lock.families import family
-from envbuilder.lock.model import Artifact, Deb, Lock, Partition, Wheel
+from envbuilder.lock.model import Artifact, Deb, ForeignSystem, Lock, Partition, Wheel
 
 #: Layers of an image, the computed ones included: fewer than 64, half of what containerd takes (127).
 MAX_LAYERS = 63
@@ -40,7 +40,7 @@ _MAX_WHEEL_BUCKETS, _MIN_WHEEL_BUCKETS, _MAX_DEB_BUCKETS, _BUCKET_SIZE = 32, 16,
 #: Bytes of a layer of one release at most; a single package may have more.
 _SHARED_SIZE = 600_000_000
 #: Ids with a meaning of their own, which a package of that name must not get.
-_RESERVED = re.compile(r"(?:top|removed|wheels-[0-9]+|debs-[0-9]+)\Z")
+_RESERVED = re.compile(r"(?:top|removed|(?:base|wheels|debs)-[0-9]+)\Z")
 #: Layers of one release: wheels' names have no dot (PEP 503), so none of a package is called so.
 _SHARED = ".set-"
 #: Id of the layer of environment ``x`` that hides packages of the parent is ``x/removed``.
@@ -49,6 +49,12 @@ REMOVED = "/removed"
 
 class TooManyLayers(SpecError):
     """The parent leaves no room below the limit of layers."""
+
+
+def base_ids(name: str, system: ForeignSystem | None) -> tuple[str, ...]:
+    """Ids of the layers of environment ``name`` that are those of the image that it is laid over."""
+    count = len(system.base.layers) if system and system.base else 0
+    return tuple(f"{name}/base-{number:02}" for number in range(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ def assign(
     *,
     existing: Lock | None = None,
     parent: Lock | None = None,
+    system: ForeignSystem | None = None,
     max_layers: int = 0,
 ) -> Assignment:
     """Give every artefact of environment ``name`` to a layer.
@@ -81,6 +88,7 @@ def assign(
         debs: all of the image, the parent's included.
         existing: the environment's lock as it is.
         parent: the parent's lock.
+        system: what the environment itself is laid over; a parent's layers have it already.
         max_layers: most layers of the image; 0 for the limits of this module.
 
     Raises:
@@ -96,7 +104,7 @@ def assign(
     kept = {key: layer for key, layer in _layers_in(existing).items() if layer.startswith(f"{name}/")}
     for key in _grown(own, existing):
         kept.pop(key, None)
-    before = parent.layers if parent else ()
+    before = parent.layers if parent else base_ids(name, system)
     limit = max_layers or min(_MOST_LAYERS, max(MAX_LAYERS, len(before) + _MAX_ADDED)) - (0 if existing else _SPARE)
     total = _size(artifacts)
     first = existing.partition if existing else _rule(own, total)
@@ -106,9 +114,9 @@ def assign(
             break
     else:
         if existing:  # better to move packages than to give no image
-            return assign(name, wheels, debs, parent=parent, max_layers=max_layers)
+            return assign(name, wheels, debs, parent=parent, system=system, max_layers=max_layers)
         raise TooManyLayers(
-            f"{name}: want at most {limit} layers, the parent alone has {len(before)}",
+            f"{name}: want at most {limit} layers, the parent or the base alone has {len(before)}",
             hint="Extend an environment with fewer layers.",
         )
     new_debs = {layers[_key(deb)] for deb in debs} - {*before}

@@ -59,6 +59,9 @@ PLAN_KEY = PREFIX + "plan-key"
 #: Root over the pages of a layer's tar (layer/pages.py).
 LAYER_PAGES = PREFIX + "pages"
 
+#: Of a device: the digest of the layer of others whose files it has.
+DEVICE_OF = PREFIX + "device-of"
+
 #: Of an image in another format: the digest of the image that it was made of (custom/flavours).
 FLAVOUR_OF = PREFIX + "flavour-of"
 

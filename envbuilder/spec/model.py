@@ -17,12 +17,13 @@ _LATER = {"later": True}
 class System:
     """A system below the Python packages that envbuilder does not make: what a lock must know of it.
 
-    image: its OCI reference by digest, or "" when only its properties are known.
+    image: where it is, an OCI reference; "" when only its properties are known. With an image each of them may be ""
+        too: it is read from the image then.
     """
 
-    name: str  # "ubuntu-24.04": for people
-    interpreter: str  # "3.12.3"
-    glibc: str  # "2.39"
+    name: str = ""  # "ubuntu-24.04": ID and VERSION_ID of its /etc/os-release
+    interpreter: str = ""  # "3.12.3"
+    glibc: str = ""  # "2.39"; the image may have a newer one
     image: str = ""
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 from envbuilder.digest import Digest
 from envbuilder.errors import SpecError, SpecErrors
 from envbuilder.oci.platform import Platform
-from envbuilder.oci.reference import RegistryReference, parse_reference
+from envbuilder.oci.reference import DaemonReference, EnvironmentName, parse_reference
 from envbuilder.paths import UnsafePath, entry_path
 from envbuilder.spec.model import Base, Cuda, EnvSpec, FileRule, Support, System
 from envbuilder.spec.packages import ROLE, TextOf, left_out, names, pins, replaced, requirements, sources
@@ -103,7 +103,7 @@ def _environment(top: Table, digest_of: DigestOf, text_of: TextOf) -> EnvSpec | 
 def _base(table: Table | None, python: str, extends: str) -> Base | None:
     if table is None:
         return None
-    needed = not extends and "system" not in table.values
+    needed = not extends and not {"system", "image"} & {*table.values}
     suite = table.text("suite", _SUITE, "a Debian suite such as 'trixie'", required=needed)
     packages = table.texts("packages", _PACKAGE, "a Debian package name")
     scripts = table.texts("allow-scripts", _PACKAGE, "a Debian package name")
@@ -112,10 +112,11 @@ def _base(table: Table | None, python: str, extends: str) -> Base | None:
     table.finish()
     if snapshot and not suite:
         table.note(table.at("snapshot"), "goes with base.suite only: a child takes its parent's")
+    key = table.at("system" if system and system.name else "image")
     if suite and system:
-        table.note(table.at("system"), "excludes base.suite")
+        table.note(key, "excludes base.suite")
     if system and (packages or scripts):
-        table.note(table.at("system"), "excludes packages and allow-scripts: envbuilder does not make that system")
+        table.note(key, "excludes packages and allow-scripts: envbuilder does not make that system")
     return Base(
         suite=suite,
         packages=tuple(sorted(set(packages))),
@@ -126,27 +127,37 @@ def _base(table: Table | None, python: str, extends: str) -> Base | None:
 
 
 def _system(table: Table, python: str) -> System | None:
-    needed = "system" in table.values
-    name = table.text("system", _SYSTEM, "a system such as 'ubuntu-24.04'")
+    there = bool({"system", "image"} & {*table.values})
+    needed = there and "image" not in table.values
+    name = table.text("system", _SYSTEM, "a system such as 'ubuntu-24.04'", required=needed)
     interpreter = table.text("interpreter", _FULL_PYTHON, "a full version such as '3.12.3'", required=needed)
     glibc = table.text("glibc", _GLIBC, "a version of glibc such as '2.39'", required=needed)
     image = table.text("image")
-    if not needed:
-        for key, value in (("interpreter", interpreter), ("glibc", glibc), ("image", image)):
+    if not there:
+        for key, value in (("interpreter", interpreter), ("glibc", glibc)):
             if value:
-                table.note(table.at(key), "goes with base.system only")
+                table.note(table.at(key), "goes with base.image or base.system only")
         return None
     if interpreter and python and not interpreter.startswith(f"{python}."):
         table.note(table.at("interpreter"), f"want Python {python}, as 'python' says, got {interpreter}")
-    if image:
-        try:
-            reference = parse_reference(image)
-        except SpecError as error:
-            table.note(table.at("image"), str(error))
-        else:
-            if not isinstance(reference, RegistryReference) or reference.digest is None:
-                table.note(table.at("image"), f"want an image of a registry by digest, got {image!r}")
+    if image and (problem := _not_an_image(image)):
+        table.note(table.at("image"), problem)
     return System(name=name, interpreter=interpreter, glibc=glibc, image=image)
+
+
+def _not_an_image(text: str) -> str:
+    """What is wrong with ``text`` as the place of a base; "" if nothing is."""
+    if text.startswith("docker-archive:"):
+        return "" if text.removeprefix("docker-archive:").partition(":")[0] else f"no path in {text!r}"
+    try:
+        reference = parse_reference(text)
+    except SpecError as error:
+        return str(error)
+    if isinstance(reference, EnvironmentName | DaemonReference):
+        return (
+            f"want host/name:tag, host/name@sha256:..., oci:DIR, oci-archive:FILE or docker-archive:FILE, got {text!r}"
+        )
+    return ""
 
 
 def _cuda(table: Table | None) -> Cuda | None:

@@ -198,7 +198,7 @@ def test_a_child_of_a_parent_that_used_up_the_layers_has_room_still():
 def test_a_chain_of_parents_that_leaves_no_room_is_refused():
     parent = replace(SMALL, name="p", layers=(*tuple(f"p/{i}" for i in range(119)), "p/top"), wheels=(), debs=())
 
-    with pytest.raises(TooManyLayers, match="the parent alone has 120"):
+    with pytest.raises(TooManyLayers, match="the parent or the base alone has 120"):
         assign("x", [wheel("a")], [], parent=parent)
 
 

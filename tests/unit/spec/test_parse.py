@@ -240,9 +240,11 @@ def test_a_line_that_is_no_pin_is_told_with_its_number(pins, problem):
         ('[leave-out]\na = ["/etc/x"]\n', "leave-out.a[0]: not a path as RECORD lists it: '/etc/x'"),
         ('[sources]\na = "Corp!"\n', "sources.a: not an index role such as 'pytorch-cu130': 'Corp!'"),
         (
-            'image = "h.example/r:latest"\n',
-            "base.image: want an image of a registry by digest, got 'h.example/r:latest'",
+            'image = "ai"\n',
+            "base.image: want host/name:tag, host/name@sha256:..., oci:DIR, oci-archive:FILE or docker-archive:FILE, "
+            "got 'ai'",
         ),
+        ('image = "docker-archive:"\n', "base.image: no path in 'docker-archive:'"),
         (
             'packages = ["git"]\n',
             "base.system: excludes packages and allow-scripts: envbuilder does not make that system",

@@ -1,0 +1,49 @@
+"""A layer of the image that an environment is laid over: a plan without packages. Pure.
+
+Its bytes are others': the plain manifest lists them as they are. What is made of it is its device, the same files in
+a tar of ours, which a lazy start reads by chunks (docs/decisions/0013).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envbuilder.digest import Descriptor, Digest, canonical_json
+from envbuilder.layer.frames import COMPRESSOR
+from envbuilder.layer.tar import TAR_WRITER
+from envbuilder.lock.model import Artifact, BaseLayer, Lock
+from envbuilder.lock.partition import base_ids
+
+#: Name of the rules by which a layer of others becomes a device: raise the number when any byte of any would change.
+BASE_WRITER = "base/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BasePlan:
+    """One layer of an image of others."""
+
+    id: str
+    layer: BaseLayer
+
+    @property
+    def key(self) -> Digest:
+        writer = [BASE_WRITER, TAR_WRITER, COMPRESSOR]
+        theirs = [str(self.layer.digest), self.layer.size, self.layer.media_type, str(self.layer.diff_id)]
+        return Digest.of(canonical_json({"writer": writer, "layer": theirs, "by": self.layer.by}))
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """None: it is no package."""
+        return ()
+
+    @property
+    def blob(self) -> Descriptor:
+        """The layer as it is in its image."""
+        return Descriptor(media_type=self.layer.media_type, digest=self.layer.digest, size=self.layer.size)
+
+
+def base_plan(layer: str, lock: Lock) -> BasePlan | None:
+    """The plan of ``layer``, if it is of the base of ``lock``."""
+    base = lock.system.base if lock.system else None
+    ids = base_ids(lock.name, lock.system)
+    return BasePlan(id=layer, layer=base.layers[ids.index(layer)]) if base and layer in ids else None
