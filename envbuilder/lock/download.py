@@ -19,7 +19,7 @@ from envbuilder.errors import HostError, RefusedError, UnavailableError
 #: Tries without progress before we give up; waits between them double from half a second: 15 s in all.
 _ATTEMPTS, _FIRST_WAIT_S, _LONGEST_WAIT_S = 6, 0.5, 20.0
 #: Answers after which the same request may succeed.
-_RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504, 522})
+RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504, 522})
 _TIMEOUT = Timeout(connect=15.0, read=60.0)
 #: Bytes per read. urllib3 drops a block that a broken connection cut short, so this much is asked for again.
 _BLOCK = 1 << 16
@@ -34,6 +34,10 @@ class SourceUnavailable(UnavailableError):
 
 class SourceRefused(HostError):
     """An index or a mirror refused: credentials are missing or wrong."""
+
+
+class SourceRejected(RefusedError):
+    """An index or a mirror answered, and will answer so again, that it does not take the request."""
 
 
 class ArtifactGone(RefusedError):
@@ -92,7 +96,7 @@ def fetch_page(http: Http, url: str, headers: Mapping[str, str]) -> tuple[bytes,
     """The whole answer at ``url``, which may come compressed: its bytes, content type and final address.
 
     Raises:
-        ArtifactGone, SourceUnavailable, SourceRefused: see there.
+        ArtifactGone, SourceUnavailable, SourceRefused, SourceRejected: see there.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -141,7 +145,7 @@ def download(
     compares the digest. ``progress`` gets the number of bytes that came (negative: thrown away again).
 
     Raises:
-        ArtifactGone, SourceUnavailable, SourceRefused: see there; what came stays in ``out``.
+        ArtifactGone, SourceUnavailable, SourceRefused, SourceRejected: see there; what came stays in ``out``.
     """
     task = _Download(http, url, headers, out, size, progress)
     task.take_stock()
@@ -241,8 +245,8 @@ def _refuse(status: int, url: str) -> None:
         raise ArtifactGone(f"{where}: status {status}")
     if status in {401, 403}:
         raise SourceRefused(f"{where}: status {status}", hint="Check the credentials in the index's configuration.")
-    if status not in _RETRYABLE:
-        raise SourceUnavailable(f"{where}: status {status}")
+    if status not in RETRYABLE:
+        raise (SourceRejected if status < 500 else SourceUnavailable)(f"{where}: status {status}")
 
 
 def _pause(http: Http, attempt: int, url: str, why: str) -> None:

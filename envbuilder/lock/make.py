@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuilder.digest import Digest
-from envbuilder.errors import SpecError
+from envbuilder.errors import HostError, SpecError
 from envbuilder.lock.archives import find_archives, snapshot_archives
 from envbuilder.lock.builds import Builds
 from envbuilder.lock.changes import changed
@@ -34,7 +34,7 @@ class NoInterpreter(SpecError):
     """The Debian packages do not bring the declared Python, or no C library."""
 
 
-class UnknownIndex(SpecError):
+class UnknownIndex(HostError):
     """The declaration names an index role that this machine's settings do not have."""
 
 
@@ -109,7 +109,7 @@ def make_lock(
 
     Raises:
         SpecError: the declaration asks for what is not there; the leaf says what.
-        UnavailableError, IntegrityError, HostError: an index, an archive or this host is at fault.
+        UnavailableError, RefusedError, IntegrityError, HostError: an index, an archive or this host is at fault.
     """
     if platform not in spec.platforms:
         declared = ", ".join(map(str, spec.platforms))

@@ -10,7 +10,8 @@ from packaging.pylock import Package, PackageWheel, Pylock, PylockValidationErro
 from packaging.utils import canonicalize_name
 
 from envbuilder.digest import Digest
-from envbuilder.errors import IntegrityError, SpecError, UnavailableError
+from envbuilder.errors import HostError, IntegrityError, RefusedError, SpecError, UnavailableError
+from envbuilder.lock.download import RETRYABLE
 from envbuilder.lock.model import Wheel
 from envbuilder.lock.settings import DEFAULT
 from envbuilder.lock.tags import best_wheel, supported_tags
@@ -24,6 +25,8 @@ from envbuilder.spec.toml import parse_toml
 _MOST_QUESTIONS = 4
 #: What uv says when an index, and not the declaration, is at fault.
 _INDEX_FAILED = ("Failed to fetch", "error sending request", "Request failed after", "dns error", "timed out")
+#: What uv says of an answer 4xx; of a project's page that is 404 it says that the package was not found.
+_CLIENT_ERROR = re.compile(r"HTTP status client error \((4[0-9]{2}) ")
 
 
 class UnknownPackage(SpecError):
@@ -51,9 +54,21 @@ class IncompleteIndex(IntegrityError):
 
 
 class IndexUnavailable(UnavailableError):
-    """The Python index did not answer, or refused."""
+    """The Python index did not answer, or could not."""
 
     hint = "Check the index that is named (indexes.ROLE, UV_DEFAULT_INDEX, uv.toml; doctor lists them) and try again."
+
+
+class IndexRefused(HostError):
+    """The Python index wants credentials that this machine does not give it, or others."""
+
+    hint = "Give uv the credentials of that index, for example UV_INDEX_<NAME>_PASSWORD."
+
+
+class IndexGone(RefusedError):
+    """What is configured as an index is none, or none any more: the same question gets the same answer."""
+
+    hint = "Check the address of the index that is named (indexes.ROLE, UV_DEFAULT_INDEX, uv.toml; doctor lists them)."
 
 
 def resolve_wheels(want: Wanted, target: PythonTarget, *, preferred: Iterable[Wheel] = (), uv: Uv) -> tuple[Wheel, ...]:
@@ -69,7 +84,7 @@ def resolve_wheels(want: Wanted, target: PythonTarget, *, preferred: Iterable[Wh
     Raises:
         UnknownPackage, NoWheel, Unsatisfiable: the requirements ask for what is not there.
         WrongIndex, UnnamedIndex: a package comes from where it may not.
-        IncompleteIndex, IndexUnavailable: an index is at fault.
+        IncompleteIndex, IndexUnavailable, IndexRefused, IndexGone: an index, or how it is reached, is at fault.
     """
     kept = {wheel.name: wheel for wheel in preferred}
     if not want.requires:
@@ -140,9 +155,9 @@ def _explained(error: ProgramFailed, target: PythonTarget) -> Exception:
     said = re.sub(r"//[^/@\s]*@", "//", error.stderr).strip().removeprefix("error: ")
     text = f"Python packages for {target.platform}, Python {target.python.version}, glibc {target.glibc}: {said}"
     if "401 Unauthorized" in said or "403 Forbidden" in said:
-        return IndexUnavailable(
-            text, hint="Give uv the credentials of that index, for example UV_INDEX_<NAME>_PASSWORD."
-        )
+        return IndexRefused(text)
+    if (answered := _CLIENT_ERROR.search(said)) and int(answered[1]) not in RETRYABLE:
+        return IndexGone(text)
     if error.status < 0 or (any(mark in said for mark in _INDEX_FAILED) and "No solution found" not in said):
         return IndexUnavailable(text)
     if missing := re.findall(r"Because ([A-Za-z0-9._-]+) was not found in the package registry", said):

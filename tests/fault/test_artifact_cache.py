@@ -11,7 +11,7 @@ import urllib3
 
 from envbuilder.digest import Digest, DigestMismatch
 from envbuilder.layer.build import DamagedArtifact, LocalFiles, drop_damaged
-from envbuilder.lock.download import ArtifactGone, SourceRefused, SourceUnavailable, http_pool
+from envbuilder.lock.download import ArtifactGone, SourceRefused, SourceRejected, SourceUnavailable, http_pool
 from envbuilder.lock.fetch import ArtifactCache, CacheUnwritable, UnknownRole
 from envbuilder.lock.simple import BadIndexPage
 from envbuilder.testing.debs import deb_of, make_deb
@@ -351,6 +351,16 @@ def test_missing_credentials_are_told_at_once(cache, index, waits):
     with pytest.raises(SourceRefused, match="status 401"):
         cache.file(index.add("a", "1"))
     assert waits == []
+
+
+@pytest.mark.parametrize(("status", "error", "exit_code"), [(451, SourceRejected, 6), (501, SourceUnavailable, 4)])
+def test_what_will_not_change_is_told_at_once(cache, index, waits, status, error, exit_code):
+    wheel = index.add("a", "1")
+    index.faults[f"/files/{wheel.file}"] = [Answer(status)]
+
+    with pytest.raises(error, match=f"status {status}") as caught:
+        cache.file(wheel)
+    assert (waits, caught.value.exit_code) == ([], exit_code)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, index):

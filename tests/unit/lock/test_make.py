@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.errors import SpecError
+from envbuilder.lock.archives import NoMirror
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest, dump, load
@@ -154,8 +155,9 @@ def test_only_declared_platforms_are_locked(machine):
 
 
 def test_a_role_without_an_index_is_told(machine):
-    with pytest.raises(UnknownIndex, match="no index is configured for corp"):
+    with pytest.raises(UnknownIndex, match="no index is configured for corp") as caught:
         make_lock(replace(SPEC, extra_indexes=("corp",)), X86, machine=machine, existing=START)
+    assert caught.value.exit_code == NoMirror.exit_code
 
 
 def test_debian_packages_without_the_interpreter_are_refused(machine):

@@ -11,6 +11,8 @@ from envbuilder.lock.download import Http, http_pool
 from envbuilder.lock.model import Interpreter
 from envbuilder.lock.python import (
     IncompleteIndex,
+    IndexGone,
+    IndexRefused,
     IndexUnavailable,
     NoWheel,
     UnknownPackage,
@@ -179,9 +181,23 @@ def test_an_index_that_wants_credentials_says_so(index, uv):
     index.add("a", "1")
     index.user = "alice:secret"
 
-    with pytest.raises(IndexUnavailable, match="401") as caught:
+    with pytest.raises(IndexRefused, match="401") as caught:
         resolve(["a"], TARGET, uv=uv)
     assert "credentials" in caught.value.hint
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(404, IndexGone), (410, IndexGone), (451, IndexGone), (403, IndexRefused), (429, IndexUnavailable)],
+)
+def test_a_page_of_links_that_is_refused_for_good_is_not_tried_again_later(index, uv, status, error):
+    index.faults["/links.html"] = [Answer(status)] * 9
+    want = Wanted(requires=("inner",), sources={"inner": "page"})
+
+    with pytest.raises(error, match=str(status)) as caught:
+        resolve_wheels(want, TARGET, uv=with_roles(uv, page=f"flat+{index.address}/links.html"))
+    assert "page" in caught.value.hint or "index" in caught.value.hint
 
 
 def test_no_configuration_of_a_project_reaches_uv(index, uv, tmp_path, monkeypatch):
@@ -395,6 +411,6 @@ def test_a_credential_of_an_index_is_in_no_message(index, corp, uv):
     url = corp.url.replace("://", "://me:wrong-s3cr3t@")
     want = Wanted(requires=("inner",), sources={"inner": "corp"})
 
-    with pytest.raises(IndexUnavailable) as caught:
+    with pytest.raises(IndexRefused) as caught:
         resolve_wheels(want, TARGET, uv=with_roles(uv, corp=url))
     assert "s3cr3t" not in f"{caught.value}{caught.value.hint}{caught.value.__cause__}"
