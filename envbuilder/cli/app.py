@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: More would not be kept open between requests (pools.py).
 _MAX_CONNECTIONS = 32
+#: As many bytes are kept for slots in the file that counts them (slots.py); far more than a registry likes.
+_MAX_NODE_CONNECTIONS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,15 @@ class App:
         connections = self.settings.get("mount.connections")
         if not connections.isdecimal() or not 1 <= int(connections) <= _MAX_CONNECTIONS:
             raise SpecError(f"mount.connections: want 1 to {_MAX_CONNECTIONS}, got {connections!r}")
+        on_node = self.settings.get("mount.node-connections")
+        if not on_node.isdecimal() or int(on_node) > _MAX_NODE_CONNECTIONS:
+            raise SpecError(f"mount.node-connections: want 0 to {_MAX_NODE_CONNECTIONS}, got {on_node!r}")
         return MountSettings(
             state_dir=self._folder("state").absolute(),
             cache_dir=self._folder("chunks").absolute(),
             mode=modes[modes.index(mode)],
             connections=int(connections),
+            node_connections=int(on_node),
             wait_limit_s=float(limit),
             answer_limit_s=float(answer),
             trace=self._switch("mount.trace"),

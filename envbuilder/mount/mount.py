@@ -28,7 +28,7 @@ from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving,
 from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.mount.state import MountFolder, clear, reap
-from envbuilder.store.target import RangeTarget
+from envbuilder.store.target import HostedTarget, RangeTarget
 
 if TYPE_CHECKING:
     from envbuilder.mount.foreign.image import ForeignImage
@@ -245,6 +245,8 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
             record=wanted.record,
             quota=settings.quota,
             origin=source.name,
+            server=source.host if isinstance(source, HostedTarget) else "",
+            node_connections=settings.node_connections,
         )
     recorded = RECORDED_READ_AHEAD if wanted.record and serving is not None else 0
     return MountRequest(

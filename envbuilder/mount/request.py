@@ -59,7 +59,8 @@ class Serving:
     it can answer, ten times in so many seconds. background: fetch what nobody reads, too.
     fetch_all: fetch everything before the mount is ready. trace: what the start will read, or None.
     record: note every read in ``MountFolder.reads``; nothing is read past us then, whatever is complete.
-    quota: what the store may take. origin: the source, in words.
+    quota: what the store may take. origin: the source, in words. server: the one that is asked first, or "".
+    node_connections: how many connections all mounts of this node have to it together; 0: no limit.
     """
 
     image: str
@@ -75,6 +76,8 @@ class Serving:
     record: bool = False
     quota: Quota = NO_QUOTA
     origin: str = ""
+    server: str = ""
+    node_connections: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

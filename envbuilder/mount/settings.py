@@ -19,6 +19,7 @@ class MountSettings:
     ordinary disk. wait_limit_s: how long a read waits for a registry that is away before it fails.
     answer_limit_s: a process of a mount that is stopped or hangs is replaced after so long (heartbeat.py).
     background: fetch the rest of the image while it runs. trace: use the image's start-up trace.
+    node_connections: how many connections all mounts of this node have to one registry together; 0: no limit.
     quota: what the chunks on this node may take.
     layer_indexes: believe checkpoint indexes that a registry has beside gzip layers (foreign.py).
     """
@@ -27,6 +28,7 @@ class MountSettings:
     cache_dir: Path
     mode: Mode = "auto"
     connections: int = 8
+    node_connections: int = 32
     wait_limit_s: float = 300.0
     answer_limit_s: float = 30.0
     background: bool = False

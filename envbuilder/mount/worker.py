@@ -24,6 +24,7 @@ from envbuilder.mount.erofstree import ErofsTree
 from envbuilder.mount.fetch.remote import Fetcher
 from envbuilder.mount.fetch.replay import await_stream
 from envbuilder.mount.fetch.rounds import NOTHING, Share
+from envbuilder.mount.fetch.slots import turns
 from envbuilder.mount.fetch.stream import stream
 from envbuilder.mount.heartbeat import Beats, keep_beating
 from envbuilder.mount.host.fuse import FuseServer
@@ -61,6 +62,7 @@ def serve(
         Counters(folder.counters),
         connections=serving.connections,
         wait_limit_s=serving.wait_limit_s,
+        turns=turns(folder.state_dir, serving.server, serving.node_connections),
     )
     # Counted under the lock that every read takes.
     keep_beating(beats, serving.answer_limit_s, fetcher.schedule.count)
@@ -127,13 +129,13 @@ def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, in
     Raises:
         SourceAway, StoreRefused: see ``Fetcher.fetch_all``.
     """
-    store, counters_file = ChunkStore(serving.store), folder.counters
+    store = ChunkStore(serving.store)
     missing = [each.size for each in serving.devices if not store.is_complete(each.stored_as, each.size)]
     make_room(serving, folder, need=sum(missing))
     count = min(os.cpu_count() or 1, _MAX_PULLERS)
-    helpers = [_fork(partial(_fetch_share, serving, counters_file, (number, count))) for number in range(1, count)]
+    helpers = [_fork(partial(_fetch_share, serving, folder, (number, count))) for number in range(1, count)]
     try:
-        fetcher = _fetcher(serving, counters_file, PULLER, count)
+        fetcher = _fetcher(serving, folder, PULLER, count)
         fetcher.start(open_source(serving))
         try:
             fetcher.fetch_all(progress, share=(0, count), helped=lambda: _alive(helpers))
@@ -145,21 +147,22 @@ def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, in
             os.waitpid(helper, 0)
 
 
-def _fetch_share(serving: Serving, counters_file: Path, share: Share) -> None:
+def _fetch_share(serving: Serving, folder: MountFolder, share: Share) -> None:
     """What one helper of a full pull does; its parent does what is left if this fails."""
-    fetcher = _fetcher(serving, counters_file, PULLER + share[0], share[1])
+    fetcher = _fetcher(serving, folder, PULLER + share[0], share[1])
     fetcher.start(open_source(serving))
     fetcher.fetch_all(lambda _done, _total: None, share=share, helped=lambda: True)
 
 
-def _fetcher(serving: Serving, counters_file: Path, slot: int, processes: int) -> Fetcher:
+def _fetcher(serving: Serving, folder: MountFolder, slot: int, processes: int) -> Fetcher:
     return Fetcher(
         serving.image,
         serving.devices,
         ChunkStore(serving.store),
-        Counters(counters_file, slot),
+        Counters(folder.counters, slot),
         connections=max(2, serving.connections // processes),
         wait_limit_s=serving.wait_limit_s,
+        turns=turns(folder.state_dir, serving.server, serving.node_connections),
     )
 
 

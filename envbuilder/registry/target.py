@@ -97,6 +97,11 @@ class RegistryTarget(RegistryReferrers):
         return self._name
 
     @property
+    def host(self) -> str:
+        """Its registry."""
+        return self._registry.origin.authority
+
+    @property
     def pace(self) -> Pace:
         """The gate of this registry; all its repositories share it."""
         return self._registry.pace

@@ -21,7 +21,7 @@ from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
 from envbuilder.store.documents import Documents
 from envbuilder.store.pace import Pace
 from envbuilder.store.referrers import Listing, ReferringTarget
-from envbuilder.store.target import NotFound, Opener, PacedTarget, PartsTarget, RangeTarget
+from envbuilder.store.target import HostedTarget, NotFound, Opener, PacedTarget, PartsTarget, RangeTarget
 
 _log = logging.getLogger(__name__)
 _Given = TypeVar("_Given")
@@ -117,6 +117,12 @@ class MirroredTarget:
     @property
     def name(self) -> str:
         return self._origin.target.name
+
+    @property
+    def host(self) -> str:
+        """Whoever is asked first, or "" where that is no server."""
+        first = next(iter([*self._mirrors, self._origin])).target
+        return first.host if isinstance(first, HostedTarget) else ""
 
     @property
     def pace(self) -> Pace:

@@ -107,6 +107,15 @@ class PacedTarget(Protocol):
 
 
 @runtime_checkable
+class HostedTarget(Protocol):
+    """A target behind a server that others use too."""
+
+    @property
+    def host(self) -> str:
+        """The server that is asked first, ``host`` or ``host:port``."""
+
+
+@runtime_checkable
 class RangeTarget(Target, Protocol):
     """A target that can give a part of some content."""
 

@@ -25,6 +25,7 @@ from envbuilder.mount.fetch.jobs import FOR_GOOD, INDEX, Job
 from envbuilder.mount.fetch.lazyblob import LazyBlob, lies_evenly
 from envbuilder.mount.fetch.rounds import WHOLE, Share
 from envbuilder.mount.fetch.schedule import Schedule
+from envbuilder.mount.fetch.slots import FreeTurn, Turn
 from envbuilder.mount.foreign.spans import SpanMap, read_spans
 from envbuilder.mount.request import Device
 from envbuilder.store.mirrored import DistrustingTarget
@@ -49,7 +50,7 @@ class SourceAway(UnavailableError):
 
 
 class Fetcher:
-    """Fetches chunks of the ``devices`` of one image from a source into ``store``."""
+    """Fetches chunks of the ``devices`` of one image from a source into ``store``. turns: what this node may do."""
 
     def __init__(
         self,
@@ -60,9 +61,10 @@ class Fetcher:
         *,
         connections: int = 8,
         wait_limit_s: float = 300.0,
+        turns: Callable[[], Turn] = FreeTurn,
     ) -> None:
         self._image, self._store, self.counters = image, store, counters
-        self._connections, self._wait_limit_s = connections, wait_limit_s
+        self._connections, self._wait_limit_s, self._turns = connections, wait_limit_s, turns
         self._schedule = Schedule(devices, counters, connections=connections, wait_limit_s=wait_limit_s)
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -165,13 +167,16 @@ class Fetcher:
         return self._source.name if self._source else "no source"
 
     def _work(self) -> None:
-        while (job := self._schedule.next_job()) is not None:
+        turn = self._turns()
+        while (job := self._schedule.next_job(turn)) is not None:
             try:
+                turn.take()
                 self._run(job)
             except Exception:  # noqa: BLE001, PERF203 - the loop of a server: its readers get EIO, the log the reason
                 _log.exception("%s: fetching failed", self._image)
                 self._schedule.fail(job, FOR_GOOD)
             finally:
+                turn.give()
                 self._schedule.ended(job)
 
     def _expire(self) -> None:

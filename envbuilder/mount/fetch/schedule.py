@@ -24,6 +24,7 @@ from envbuilder.mount.fetch.lazyblob import AnyIndex, Done, LazyBlob
 from envbuilder.mount.fetch.link import Link
 from envbuilder.mount.fetch.neighbours import ahead_of, together_with
 from envbuilder.mount.fetch.promised import Promised
+from envbuilder.mount.fetch.slots import TRY_S, Turn
 from envbuilder.mount.request import Device
 
 #: Connections that fetch ahead of runs: what is on the line already is what a read that must wait waits for. From far
@@ -160,35 +161,38 @@ class Schedule:
 
     # What fetching threads call.
 
-    def next_job(self) -> Job | None:
-        """Wait for the next job; None when it was stopped. Each job ends with ``ended``."""
+    def next_job(self, turn: Turn) -> Job | None:
+        """Wait for the next job; None when it was stopped. What nobody waits for gets ``turn``. Ends with ``ended``."""
         with self._changed:
             while not self._stopped:
+                its_turn = True
                 for priority, queue in enumerate(self._queues):
                     # A read that must wait finds a connection, whatever is fetched ahead of others.
                     if priority == AHEAD and self._ahead_running >= self._ahead_limit():
                         break
-                    while queue:
+                    while queue and (its_turn := priority == FOREGROUND or turn.try_take()):
                         job = queue.popleft()
                         if not job.started:
                             job.started = True
                             self._ahead_running += job.priority == AHEAD
                             return job
-                if self._replay is not None:
+                if self._replay is not None and (its_turn := its_turn and turn.try_take()):
                     if (replayed := next(self._replay, None)) is not None:
                         self._ahead_running += 1
                         return replayed
                     self._replay = None
                 quiet = self._eager or self._is_quiet()
                 limit = self._connections if self._eager else self._connections_left()
-                if self._background is not None and quiet and self._background_running < limit:
+                wanted = self._background is not None and quiet and self._background_running < limit
+                if self._background is not None and wanted and (its_turn := its_turn and turn.try_take()):
                     job_or_none = next(self._background, None)
                     if job_or_none is not None:
                         self._background_running += 1
                         return job_or_none
                     # A blob whose index was not here yet was passed over: it needs another round.
                     self._background = self._rest() if self._passed_over else None
-                self._changed.wait(_QUIET_S if self._background is not None else None)
+                turn.give()
+                self._changed.wait(TRY_S if not its_turn else _QUIET_S if self._background is not None else None)
         return None
 
     def ended(self, job: Job) -> None:
