@@ -25,7 +25,8 @@ class Snapshot:
     ahead_chunks, background_chunks: how many of the fetched chunks nobody had asked for yet.
     refetched_chunks: chunks that came altered and were fetched again. failed: reads answered with EIO.
     hot_reads: reads answered from single pages that a hot bundle brought. hot_waits: of the waits, those for
-    a page that was on its way in it. hot_bytes: of the fetched bytes, those of bundles.
+    a page that was on its way in it. hot_bytes: of the fetched bytes, those of bundles. pushed_pages: pages of bundles
+    that the kernel was given before it asked, and whose reads are not seen here.
     outages: times that the source did not answer and was asked again. restarts: workers replaced.
     """
 
@@ -44,6 +45,7 @@ class Snapshot:
     hot_reads: int = 0
     hot_waits: int = 0
     hot_bytes: int = 0
+    pushed_pages: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -14,9 +14,13 @@ _SECONDS = {"waited_us": "waited_seconds"}
 
 
 def hit_rate(counters: Snapshot) -> float | None:
-    """The share of reads that were answered without waiting; None before the first read."""
-    reads = counters.hits + counters.waits
-    return counters.hits / reads if reads else None
+    """The share of reads that were answered without waiting; None before the first read.
+
+    A page that the kernel was given before it asked counts as one.
+    """
+    answered = counters.hits + counters.pushed_pages
+    reads = answered + counters.waits
+    return answered / reads if reads else None
 
 
 def node_totals(mounts: Sequence[MountStatus], ended: Totals) -> Totals:

@@ -126,12 +126,15 @@ class RunReport:
         return {"blocked_s": round(self.seen.blocked_s(until_s), 4), **self.seen.to_json()}
 
     def _trace(self, then: Snapshot) -> dict[str, Any]:
-        """How well the trace foresaw the start: a miss is a read that had to be fetched for itself."""
-        misses = then.waits - then.hot_waits
+        """How well the trace foresaw the start: a miss is a read that had to be fetched for itself.
+
+        A page that the kernel was given before it asked counts as a read.
+        """
+        misses, reads = then.waits - then.hot_waits, then.hits + then.pushed_pages
         return {
-            "reads": then.hits,
+            "reads": reads,
             "misses": misses,
-            "hit_rate": round(1 - misses / then.hits, 4) if then.hits else 0.0,
+            "hit_rate": round(1 - misses / reads, 4) if reads else 0.0,
             "waited_for_bundle": then.hot_waits,
             "bundle_bytes": then.hot_bytes,
         }

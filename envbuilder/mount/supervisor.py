@@ -268,14 +268,14 @@ class Supervisor:
     def _start_fuse(self, serving: Serving, workers: Workers, at: Path | None = None) -> None:
         """Mount the file system that a worker serves: of the devices, or at ``at`` that of the tree."""
         blobs = at or self._folder.path / "blobs"
-        if is_usable(serving):
-            workers.start_streamer()
         try:
             self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise NoFuse(f"/dev/fuse: {error.strerror}") from error
         kernel.mount_fuse(self.device, blobs, name=source_name(self._request.id))
         self._points.insert(0, blobs)
+        if is_usable(serving):
+            workers.start_streamer(self.device if at is None else -1)
         workers.start(self.device, self._tree)
         self._kept.worker(workers.pid)
 

@@ -178,9 +178,9 @@ def _alive(helpers: list[int]) -> bool:
     return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in helpers)
 
 
-def bring(serving: Serving, counters_file: Path, progress: int) -> None:
-    """Bring the hot bundle of ``serving``; as the whole of a process."""
-    stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress)
+def bring(serving: Serving, counters_file: Path, progress: int, device: int) -> None:
+    """Bring the hot bundle of ``serving``, into the kernel's cache too (``device``); as the whole of a process."""
+    stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress, device)
 
 
 def flush(serving: Serving, folder: MountFolder) -> None:

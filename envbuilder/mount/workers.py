@@ -82,13 +82,16 @@ class Workers:
             worker.main(body, parent=parent if ends_with_us else 0)
         return pid
 
-    def start_streamer(self) -> None:
-        """Started first: what the command will read is on its way while the rest is mounted."""
+    def start_streamer(self, device: int) -> None:
+        """Started first: what the command will read is on its way while the rest is mounted.
+
+        device: the /dev/fuse behind the devices, or -1 where a tree is served.
+        """
         if self._streams:
             return
         self._streams = True
         self._coming, writer = os.pipe()
-        self._helpers.append(self.fork(lambda: worker.bring(self._serving, self._folder.counters, writer)))
+        self._helpers.append(self.fork(lambda: worker.bring(self._serving, self._folder.counters, writer, device)))
         # Nobody else may hold that end: the worker learns of the streamer's end by it.
         os.close(writer)
 

@@ -12,7 +12,7 @@ import os
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar, cast
@@ -25,6 +25,7 @@ from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Serving
 from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, page_root, plan_frames
+from envbuilder.mount.startup.push import Pusher
 from envbuilder.mount.startup.trace import Frame, Trace
 from envbuilder.mount.startup.traces import FoundTrace
 from envbuilder.store.mirrored import DistrustingTarget
@@ -74,22 +75,47 @@ def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int,
     return touched
 
 
-def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: int) -> None:
+def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: int, device: int = -1) -> None:
     """Bring the bundle of ``serving.trace``, frame by frame, and say so on ``progress``, a pipe.
+
+    device: the /dev/fuse that serves the devices, whose kernel gets each page as well; -1: none.
 
     Raises:
         BadHotPage: it is not of this image. UnavailableError: the source was away for too long.
         OSError: the disk is full.
     """
     assert serving.trace is not None
-    assert serving.trace.hot is not None
-    trace, hot = serving.trace.trace, serving.trace.hot
+    trace = serving.trace.trace
     plans = frame_plans(serving.trace)
     blobs = open_touched(ChunkStore(serving.store), serving, trace)
     first = _first_missing(plans, blobs)
-    os.write(progress, COUNT.pack(first))
-    if first == len(plans):
-        return
+    pusher = Pusher(device, plans, blobs, counters) if device >= 0 else None
+    _tell(first, progress, pusher)
+    if first < len(plans):
+        _bring(serving, source, counters, plans, blobs, lambda frames: _tell(frames, progress, pusher))
+    # Readers need not wait for that: what is in the store is answered.
+    os.close(progress)
+    if pusher:
+        pusher.finish()
+
+
+def _tell(frames: int, progress: int, pusher: Pusher | None) -> None:
+    os.write(progress, COUNT.pack(frames))
+    if pusher:
+        pusher.arrived(frames)
+
+
+def _bring(
+    serving: Serving,
+    source: RangeTarget,
+    counters: Counters,
+    plans: Sequence[FramePlan],
+    blobs: Mapping[int, StoredBlob],
+    arrived: Callable[[int], None],
+) -> None:
+    assert serving.trace is not None
+    assert serving.trace.hot is not None
+    trace, hot = serving.trace.trace, serving.trace.hot
     sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
     incoming = _Incoming(source, hot, sizes, serving.wait_limit_s)
     devices = {number: _device(serving, number) for number in blobs}
@@ -103,7 +129,7 @@ def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: 
             blobs[part.device].write_pages(part.chunk, part.first % CHUNK_PAGES, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
-        os.write(progress, COUNT.pack(number + 1))
+        arrived(number + 1)
 
 
 def _opened(prover: Prover, frame: Frame, plan: FramePlan, stored: bytes) -> list[tuple[Part, memoryview]]:

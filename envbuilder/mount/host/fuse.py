@@ -38,6 +38,7 @@ _ATTR_HEAD = struct.Struct("<QII")
 _OPEN_OUT = struct.Struct("<QII")
 _DIRENT = struct.Struct("<QQII")
 _STATFS_OUT = struct.Struct("<QQQQQIIII24x")
+_STORE_OUT = struct.Struct("<QQI4x")  # fuse_notify_store_out: node, offset, size
 
 # INIT flags we want: ASYNC_READ, PARALLEL_DIROPS, MAX_PAGES, INIT_EXT; HAS_RESEND is bit 39.
 _WANTED = 1 << 0 | 1 << 18 | 1 << 22 | 1 << 30 | 1 << 39
@@ -57,7 +58,7 @@ _KEEP_CACHE = 2
 _ROOT, _FIRST = 1, 2
 #: Times that a read is planned again when what was fetched has been dropped before it was read.
 _ATTEMPTS = 4
-_NOTIFY_RESEND = 7
+_NOTIFY_STORE, _NOTIFY_RESEND = 4, 7
 
 
 #: Bytes of a fuse_entry_out with its attributes.
@@ -257,6 +258,22 @@ def read_in(body: memoryview) -> tuple[int, int]:
     """Offset and size of a READ or READDIR."""
     _, offset, size = _READ_IN.unpack_from(body)
     return offset, size
+
+
+def push(device: int, number: int, offset: int, data: bytes | bytearray) -> bool:
+    """Put ``data`` of file ``number`` into the kernel's cache, so that it need not ask; False: it knows no such file.
+
+    Blocks, so that no signal is heard either, while one of these pages is being read and not yet answered.
+
+    Raises:
+        OSError: unmounted, or the kernel takes none.
+    """
+    head = _OUT.pack(_OUT.size + _STORE_OUT.size + len(data), _NOTIFY_STORE, 0)
+    try:
+        os.writev(device, [head, _STORE_OUT.pack(number + _FIRST, offset, len(data)), data])
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def resend(device: int) -> None:

@@ -106,6 +106,19 @@ def test_a_start_with_a_trace_asks_only_for_its_bundle(node):
     assert counted.hot_bytes == found.hot.size
 
 
+def test_the_kernel_has_what_a_trace_foresees_before_anybody_reads_it(node):
+    pages = find_trace(node.source, node.image).trace.pages
+    for _ in range(2):  # a first start, and one that finds the pages on the node
+        with open_mount(node.image, node.source, node.settings) as mounted:
+            until(lambda: mounted.counters().pushed_pages == pages)
+            got = read(mounted.directory)
+            counted = mounted.counters()
+
+        assert got == (BIG, b"small\n")
+        assert counted.hits <= READ_AHEAD_CHUNKS
+        assert counted.waits <= READ_AHEAD_CHUNKS
+
+
 def test_the_next_start_finds_the_pages_on_the_node(node):
     found = find_trace(node.source, node.image)
     with open_mount(node.image, node.source, node.settings) as mounted:
