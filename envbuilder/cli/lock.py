@@ -127,7 +127,7 @@ def _lock(
         upgrade=options.upgrade,
         upgrade_packages=options.upgrade_packages,
     )
-    lines = changes(existing, lock) if existing is None or dump(existing) != dump(lock) else ()
+    lines = changes(existing, lock, parent) if existing is None or dump(existing) != dump(lock) else ()
     if lines and not options.dry_run:
         file = lock_file(project, spec.name, platform)
         with disk_errors(file.parent):

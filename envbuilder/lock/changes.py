@@ -34,10 +34,19 @@ def changed(parent: Sequence[Artifact], here: Sequence[Artifact]) -> tuple[Chang
     )
 
 
-def changes(old: Lock | None, new: Lock) -> tuple[str, ...]:
-    """What a reader wants to know of ``new`` against ``old``: a line for each artefact, then the axes."""
+def changes(old: Lock | None, new: Lock, parent: Lock | None = None) -> tuple[str, ...]:
+    """What a reader wants to know of ``new`` against ``old``: a line for each artefact, then the axes.
+
+    Of the first lock of a child it is what it has besides its ``parent``.
+    """
     lines = []
     before, after = _by_name(old), _by_name(new)
+    if old is None and parent:
+        theirs = {(key, each.digest) for key, each in _by_name(parent).items()}
+        same = [key for key, each in after.items() if (key, each.digest) in theirs]
+        lines.append(f"{len(same)} package{'s' * (len(same) != 1)} as in {parent.name}")
+        # What it has otherwise than its parent is told below.
+        after = {key: each for key, each in after.items() if key not in _by_name(parent)}
     for key in sorted(before.keys() | after.keys()):
         was, now = before.get(key), after.get(key)
         if was is None and now is not None:

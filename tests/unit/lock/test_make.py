@@ -173,6 +173,9 @@ def test_changes_tell_what_came_went_and_moved():
 
     assert changes(old, new) == ("+ bash 5", "libc6 2.41-12 -> 2.42-1", "- python3.13 3.13.5-2", "glibc changed")
     assert changes(None, replace(START, debs=START.debs[:1])) == ("+ libc6 2.41-12",)
+    child = replace(START, debs=(*START.debs[:1], deb("bash", "5")), wheels=())
+    assert changes(None, child, replace(START, debs=START.debs[:1])) == ("1 package as in x", "+ bash 5")
+    assert changes(None, START, START) == (f"{len(START.debs)} packages as in x",)
     assert changes(old, replace(old, spec_digest=digest(old))) == ("declaration changed",)
     assert changes(old, old) == ()
 
