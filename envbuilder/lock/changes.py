@@ -42,11 +42,11 @@ def changes(old: Lock | None, new: Lock, parent: Lock | None = None) -> tuple[st
     lines = []
     before, after = _by_name(old), _by_name(new)
     if old is None and parent:
-        theirs = {(key, each.digest) for key, each in _by_name(parent).items()}
-        same = [key for key, each in after.items() if (key, each.digest) in theirs]
-        lines.append(f"{len(same)} package{'s' * (len(same) != 1)} as in {parent.name}")
+        theirs = _by_name(parent)
+        same = sum(each.digest == theirs[key].digest for key, each in after.items() if key in theirs)
+        lines.append(f"{same} package{'s' * (same != 1)} as in {parent.name}")
         # What it has otherwise than its parent is told below.
-        after = {key: each for key, each in after.items() if key not in _by_name(parent)}
+        after = {key: each for key, each in after.items() if key not in theirs}
     for key in sorted(before.keys() | after.keys()):
         was, now = before.get(key), after.get(key)
         if was is None and now is not None:
