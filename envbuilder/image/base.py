@@ -168,6 +168,8 @@ def _interpreter(tree: BaseTree, python: str, platform: Platform, path: str, ima
             if found is None:
                 continue
             where = found[0]
+            if not where.isprintable():
+                continue  # pyvenv.cfg has it on a line
             data = tree.read(where, _MAX_BINARY) or b""
             elf = inspect_elf(data)
             if elf is None:

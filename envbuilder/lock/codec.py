@@ -7,18 +7,15 @@ line out and one line in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
 
 from envbuilder.digest import Digest, InvalidDigest
 from envbuilder.errors import SpecError, SpecErrors
+from envbuilder.lock.codec_system import parse_system, system_lines
+from envbuilder.lock.locktable import InvalidLock, LockTable, array, inline, pairs, value_text
 from envbuilder.lock.model import (
-    BaseImage,
-    BaseLayer,
     Changed,
     CudaAxis,
     Deb,
-    ForeignSystem,
     Interpreter,
     Lock,
     LockedFile,
@@ -39,14 +36,6 @@ _ARCHIVE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*(?:@[0-9]{8}T[0-9]{6}Z)?\Z")
 #: Bytes of a lock file that are read; the AI environment's has 0.06 MB.
 MAX_SIZE = 16 << 20
 
-_T = TypeVar("_T")
-
-
-class InvalidLock(SpecError):
-    """A lock file is not one that this version wrote: damaged, edited by hand or too new."""
-
-    hint = "Restore the file from version control, or make it anew with 'envbuilder lock'."
-
 
 def digest(lock: Lock) -> Digest:
     """The lock's name: sha256 of its bytes."""
@@ -57,7 +46,7 @@ def dump(lock: Lock) -> bytes:
     """The one byte string of ``lock``."""
     lines = [
         f"# Made by 'envbuilder lock {lock.name}' from images/{lock.name}/env.toml; do not edit.",
-        *_pairs(
+        *pairs(
             format=FORMAT,
             name=lock.name,
             version=lock.version,
@@ -67,53 +56,35 @@ def dump(lock: Lock) -> bytes:
             base=lock.base,
             glibc=lock.glibc,
         ),
-        *_array("layers", map(_value, lock.layers)),
+        *array("layers", map(value_text, lock.layers)),
     ]
     if lock.start:
-        lines += _array("start", map(_value, lock.start))
+        lines += array("start", map(value_text, lock.start))
     if lock.allow_scripts:
-        lines += _pairs(**{"allow-scripts": lock.allow_scripts})
-    lines += [] if lock.bytecode else _pairs(bytecode=False)
-    lines += ["", "[python]", *_pairs(version=lock.python.version, tag=lock.python.tag)]
+        lines += pairs(**{"allow-scripts": lock.allow_scripts})
+    lines += [] if lock.bytecode else pairs(bytecode=False)
+    lines += ["", "[python]", *pairs(version=lock.python.version, tag=lock.python.tag)]
     lines += ["", "[partition]"]
-    lines += _pairs(**{"threshold": lock.partition.threshold, "wheel-buckets": lock.partition.wheel_buckets})
-    lines += _pairs(**{"deb-buckets": lock.partition.deb_buckets})
+    lines += pairs(**{"threshold": lock.partition.threshold, "wheel-buckets": lock.partition.wheel_buckets})
+    lines += pairs(**{"deb-buckets": lock.partition.deb_buckets})
     if lock.parent:
-        lines += ["", "[parent]", *_pairs(name=lock.parent.name, lock=str(lock.parent.lock_digest))]
-        lines += _array("changed", map(_changed_line, lock.parent.changed)) if lock.parent.changed else []
-    if lock.system:
-        lines += ["", "[system]", *_pairs(name=lock.system.name, interpreter=lock.system.interpreter)]
-        lines += _pairs(image=lock.system.image) if lock.system.image else []
-        lines += _pairs(asked=lock.system.asked) if lock.system.asked else []
-        lines += _base_lines(lock.system.base) if lock.system.base else []
+        lines += ["", "[parent]", *pairs(name=lock.parent.name, lock=str(lock.parent.lock_digest))]
+        lines += array("changed", map(_changed_line, lock.parent.changed)) if lock.parent.changed else []
+    lines += ["", *system_lines(lock.system)] if lock.system else []
     if lock.cuda:
         lines += ["", "[cuda]"]
-        lines += _pairs(**{"toolkit": lock.cuda.toolkit, "minimum-driver": lock.cuda.minimum_driver})
-        lines += _pairs(accelerators=lock.cuda.accelerators)
-        lines += _pairs(twice=lock.cuda.twice) if lock.cuda.twice else []
+        lines += pairs(**{"toolkit": lock.cuda.toolkit, "minimum-driver": lock.cuda.minimum_driver})
+        lines += pairs(accelerators=lock.cuda.accelerators)
+        lines += pairs(twice=lock.cuda.twice) if lock.cuda.twice else []
     if lock.env:
-        lines += ["", "[env]", *_pairs(**dict(sorted(lock.env.items())))]
-    lines += ["", "[content]", *_array("wheels", map(_wheel_line, lock.wheels))]
-    lines += _array("debs", map(_deb_line, lock.debs))
+        lines += ["", "[env]", *pairs(**dict(sorted(lock.env.items())))]
+    lines += ["", "[content]", *array("wheels", map(_wheel_line, lock.wheels))]
+    lines += array("debs", map(_deb_line, lock.debs))
     if lock.files:
-        lines += _array("files", map(_file_line, lock.files))
+        lines += array("files", map(_file_line, lock.files))
     if lock.substitutions:
-        lines += _array("substitutions", map(_substitution_line, lock.substitutions))
+        lines += array("substitutions", map(_substitution_line, lock.substitutions))
     return ("\n".join(lines) + "\n").encode()
-
-
-def _base_lines(base: BaseImage) -> list[str]:
-    lines = _pairs(manifest=str(base.manifest), config=str(base.config), python=base.python)
-    for key, value in (("user", base.user), ("working-dir", base.working_dir), ("entrypoint", base.entrypoint)):
-        lines += _pairs(**{key: value}) if value else []
-    for key, pairs in (("env", base.env), ("labels", base.labels)):
-        lines += _array(key, (_value(pair) for pair in pairs)) if pairs else []
-    return [*lines, *_array("layers", map(_base_layer_line, base.layers))]
-
-
-def _base_layer_line(layer: BaseLayer) -> str:
-    fields: dict[str, object] = {"digest": str(layer.digest), "size": layer.size, "diff-id": str(layer.diff_id)}
-    return _inline({**fields, "media-type": layer.media_type, "by": layer.by})
 
 
 def _wheel_line(wheel: Wheel) -> str:
@@ -125,7 +96,7 @@ def _wheel_line(wheel: Wheel) -> str:
         fields["recorded"] = False
     if wheel.without:
         fields["without"] = wheel.without
-    return _inline(fields)
+    return inline(fields)
 
 
 def _deb_line(deb: Deb) -> str:
@@ -134,11 +105,11 @@ def _deb_line(deb: Deb) -> str:
     fields |= {"file": deb.file, "size": deb.size, "sha256": deb.digest.hex}
     if deb.archive != "debian":
         fields["archive"] = deb.archive
-    return _inline(fields)
+    return inline(fields)
 
 
 def _file_line(file: LockedFile) -> str:
-    return _inline(
+    return inline(
         {"path": file.path, "source": file.source, "mode": f"{file.mode:04o}", "sha256": file.digest.hex},
     )
 
@@ -146,37 +117,11 @@ def _file_line(file: LockedFile) -> str:
 def _changed_line(changed: Changed) -> str:
     fields: dict[str, object] = {"name": changed.name, "before": changed.before, "after": changed.after}
     marks = {"coupled": changed.coupled, "deb": changed.deb}
-    return _inline(fields | {mark: True for mark, holds in marks.items() if holds})
+    return inline(fields | {mark: True for mark, holds in marks.items() if holds})
 
 
 def _substitution_line(each: Substitution) -> str:
-    return _inline({"name": each.name, "wanted": each.wanted, "got": each.got, "reason": each.reason})
-
-
-def _pairs(**pairs: object) -> list[str]:
-    return [f"{key} = {_value(value)}" for key, value in pairs.items()]
-
-
-def _array(key: str, values: Iterable[str]) -> list[str]:
-    return [f"{key} = [", *(f"    {value}," for value in values), "]"]
-
-
-def _inline(fields: Mapping[str, object]) -> str:
-    return "{ " + ", ".join(f"{key} = {_value(value)}" for key, value in fields.items()) + " }"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return '"' + str(value).translate(_ESCAPES) + '"'
-
-
-#: TOML 1.0, "String": what a basic string must escape.
-_ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\"} | {code: f"\\u{code:04x}" for code in [*range(32), 127]}
+    return inline({"name": each.name, "wanted": each.wanted, "got": each.got, "reason": each.reason})
 
 
 def load(data: bytes, *, source: str) -> Lock:
@@ -188,7 +133,7 @@ def load(data: bytes, *, source: str) -> Lock:
     if len(data) > MAX_SIZE:
         raise InvalidLock(f"{source}: want at most {MAX_SIZE} bytes, got {len(data)}")
     try:
-        lock = _lock(_Table(parse_toml(data.decode(), source=source), ""))
+        lock = _lock(LockTable(parse_toml(data.decode(), source=source), ""))
     except SpecErrors as error:
         raise InvalidLock(str(error)) from error
     except InvalidLock as error:
@@ -200,52 +145,7 @@ def load(data: bytes, *, source: str) -> Lock:
     return lock
 
 
-class _Table:
-    """A table whose keys are taken out one by one; what is left at the end is unknown."""
-
-    def __init__(self, values: dict[str, Any], path: str) -> None:
-        self.values, self.path = values, path
-
-    def take(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
-        value = self.values.pop(key, default)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidLock(f"{self.path}{key}: want {kind.__name__}, got {type(value).__name__}")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.take(key, list)
-        if not all(isinstance(value, str) for value in values):
-            raise InvalidLock(f"{self.path}{key}: want strings")
-        return tuple(values)
-
-    def digest(self, key: str) -> Digest:
-        return Digest.parse(self.take(key, str))
-
-    def sha256(self) -> Digest:
-        return Digest.parse("sha256:" + self.take("sha256", str))
-
-    def size(self) -> int:
-        size = self.take("size", int)
-        if size < 0:
-            raise InvalidLock(f"{self.path}size: want 0 or more, got {size}")
-        return size
-
-    def table(self, key: str) -> _Table:
-        return _Table(self.take(key, dict), f"{self.path}{key}.")
-
-    def tables(self, key: str) -> list[_Table]:
-        values = self.take(key, list)
-        if not all(isinstance(value, dict) for value in values):
-            raise InvalidLock(f"{self.path}{key}: want tables")
-        return [_Table(value, f"{self.path}{key}[{at}].") for at, value in enumerate(values)]
-
-    def end(self, value: _T) -> _T:
-        if self.values:
-            raise InvalidLock(f"{self.path}{next(iter(self.values))}: unknown key")
-        return value
-
-
-def _lock(top: _Table) -> Lock:
+def _lock(top: LockTable) -> Lock:
     version = top.take("format", int)
     if version != FORMAT:
         raise InvalidLock(f"format: want {FORMAT}, got {version}", hint="Use the envbuilder that wrote this lock.")
@@ -280,7 +180,7 @@ def _lock(top: _Table) -> Lock:
         wheels=tuple(_wheel(table) for table in content.tables("wheels")),
         debs=tuple(_deb(table) for table in content.tables("debs")),
         files=tuple(_file(table) for table in content.tables("files")) if "files" in content.values else (),
-        system=_system(top.table("system")) if "system" in top.values else None,
+        system=parse_system(top.table("system")) if "system" in top.values else None,
         allow_scripts=top.texts("allow-scripts") if "allow-scripts" in top.values else (),
         bytecode=top.take("bytecode", bool, True),
         substitutions=tuple(_substitution(table) for table in content.tables("substitutions"))
@@ -292,14 +192,14 @@ def _lock(top: _Table) -> Lock:
     return top.end(lock)
 
 
-def _parent(table: _Table) -> Parent:
+def _parent(table: LockTable) -> Parent:
     changed = [_changed(each) for each in table.tables("changed")] if "changed" in table.values else []
     return table.end(
         Parent(name=table.take("name", str), lock_digest=table.digest("lock"), changed=tuple(changed)),
     )
 
 
-def _changed(table: _Table) -> Changed:
+def _changed(table: LockTable) -> Changed:
     return table.end(
         Changed(
             name=table.take("name", str),
@@ -311,53 +211,7 @@ def _changed(table: _Table) -> Changed:
     )
 
 
-def _system(table: _Table) -> ForeignSystem:
-    return table.end(
-        ForeignSystem(
-            name=table.take("name", str),
-            interpreter=table.take("interpreter", str),
-            image=table.take("image", str, ""),
-            asked=table.take("asked", str, ""),
-            base=_base(table) if "manifest" in table.values else None,
-        )
-    )
-
-
-def _base(table: _Table) -> BaseImage:
-    return BaseImage(
-        manifest=table.digest("manifest"),
-        config=table.digest("config"),
-        python="/" + entry_path(table.take("python", str), source=f"{table.path}python"),
-        user=table.take("user", str, ""),
-        working_dir=table.take("working-dir", str, ""),
-        entrypoint=table.texts("entrypoint") if "entrypoint" in table.values else (),
-        env=_named(table, "env"),
-        labels=_named(table, "labels"),
-        layers=tuple(_base_layer(each) for each in table.tables("layers")),
-    )
-
-
-def _named(table: _Table, key: str) -> tuple[tuple[str, str], ...]:
-    """(name, value) of an array of such pairs."""
-    pairs = table.take(key, list, [])
-    if not all(isinstance(p, list) and len(p) == 2 and all(isinstance(text, str) for text in p) for p in pairs):
-        raise InvalidLock(f"{table.path}{key}: want pairs of strings")
-    return tuple((name, value) for name, value in pairs)
-
-
-def _base_layer(table: _Table) -> BaseLayer:
-    return table.end(
-        BaseLayer(
-            digest=table.digest("digest"),
-            size=table.size(),
-            diff_id=table.digest("diff-id"),
-            media_type=table.take("media-type", str),
-            by=table.take("by", str),
-        )
-    )
-
-
-def _substitution(table: _Table) -> Substitution:
+def _substitution(table: LockTable) -> Substitution:
     return table.end(
         Substitution(
             name=table.take("name", str),
@@ -368,7 +222,7 @@ def _substitution(table: _Table) -> Substitution:
     )
 
 
-def _cuda(table: _Table) -> CudaAxis:
+def _cuda(table: LockTable) -> CudaAxis:
     return table.end(
         CudaAxis(
             toolkit=table.take("toolkit", str),
@@ -379,7 +233,7 @@ def _cuda(table: _Table) -> CudaAxis:
     )
 
 
-def _wheel(table: _Table) -> Wheel:
+def _wheel(table: LockTable) -> Wheel:
     return table.end(
         Wheel(
             name=table.take("name", str),
@@ -395,7 +249,7 @@ def _wheel(table: _Table) -> Wheel:
     )
 
 
-def _deb(table: _Table) -> Deb:
+def _deb(table: LockTable) -> Deb:
     return table.end(
         Deb(
             name=table.take("name", str),
@@ -411,7 +265,7 @@ def _deb(table: _Table) -> Deb:
     )
 
 
-def _file(table: _Table) -> LockedFile:
+def _file(table: LockTable) -> LockedFile:
     mode = table.take("mode", str)
     if not mode.isdigit() or not mode.isascii() or set(mode) & {"8", "9"}:
         raise InvalidLock(f"{table.path}mode: want octal digits, got {mode!r}")

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from envbuilder.digest import Digest
 from envbuilder.lock.model import (
+    BaseImage,
+    BaseLayer,
     Changed,
     CudaAxis,
     Deb,
@@ -84,7 +86,31 @@ FULL = replace(
             Changed(name="libssl3t64", before="3", after="3.1", deb=True),
         ),
     ),
-    system=ForeignSystem(name="ubuntu-24.04", interpreter="3.12.3", image=f"registry.example/base@{Digest.of(b'')}"),
+    system=ForeignSystem(
+        name="ubuntu-24.04",
+        interpreter="3.12.3",
+        image=f"registry.example/base@{Digest.of(b'')}",
+        asked="registry.example/base:24.04",
+        base=BaseImage(
+            manifest=Digest.of(b"manifest"),
+            config=Digest.of(b"config"),
+            python="/usr/bin/python3.12",
+            layers=(
+                BaseLayer(
+                    digest=Digest.of(b"layer"),
+                    size=9,
+                    media_type="application/vnd.oci.image.layer.v1.tar+gzip",
+                    diff_id=Digest.of(b"tar"),
+                    by='RUN echo "two\nlines"',
+                ),
+            ),
+            env=(("PATH", "/usr/bin"), ("odd name", "=")),
+            labels=(("org.example.a", "b"),),
+            entrypoint=("/init", "--"),
+            working_dir="/data",
+            user="1000",
+        ),
+    ),
     allow_scripts=("odd",),
     bytecode=False,
     substitutions=(Substitution(name="torch", wanted="2+cu129", got="2", reason='no "index"'),),

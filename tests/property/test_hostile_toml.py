@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.errors import SpecErrors
-from envbuilder.lock.codec import InvalidLock, dump, load
+from envbuilder.lock.codec import dump, load
+from envbuilder.lock.locktable import InvalidLock
 from envbuilder.spec.model import EnvSpec
 from envbuilder.spec.parse import parse
 from envbuilder.testing.locks import SMALL

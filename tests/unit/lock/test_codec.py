@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from envbuilder.lock.codec import InvalidLock, digest, dump, load
+from envbuilder.lock.codec import digest, dump, load
+from envbuilder.lock.locktable import InvalidLock
 from envbuilder.testing.locks import FULL, SMALL, wheel
 
 
