@@ -31,10 +31,14 @@ _MIRROR_CONNECT_S, _MIRROR_IDLE_S = 3.0, 15.0
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Mirrors of one registry: host, and what stands before a repository's name there, in the order they are asked."""
+    """Mirrors of one registry: host, and what stands before a repository's name there, in the order they are asked.
+
+    namespace: the registry that they are told with each request, or "".
+    """
 
     places: tuple[tuple[str, str], ...]
     tags: TagSource
+    namespace: str = ""
 
 
 class _MirrorClient(RegistryClient):
@@ -88,6 +92,9 @@ def mirrors_of(settings: Settings, host: str) -> Mirrors:
     tags = values.get("mirror-tags", "origin")
     if tags not in TAG_SOURCES:
         raise SpecError(f"registries.{host}.mirror-tags: want {', '.join(TAG_SOURCES)}, got {tags!r}")
+    told = values.get("mirror-ns", "off")
+    if told not in ("on", "off"):
+        raise SpecError(f"registries.{host}.mirror-ns: want on or off, got {told!r}")
     places = []
     for text in filter(None, (each.strip() for each in values.get("mirrors", "").split(","))):
         name, _, prefix = text.rstrip("/").partition("/")
@@ -97,7 +104,8 @@ def mirrors_of(settings: Settings, host: str) -> Mirrors:
                 hint="Leave out http:// or https:// and the image; plain HTTP is for registries.insecure.",
             )
         places.append((name.lower(), prefix))
-    return Mirrors(tuple(places), TAG_SOURCES[TAG_SOURCES.index(tags)])
+    namespace = "docker.io" if host == "index.docker.io" else host
+    return Mirrors(tuple(places), TAG_SOURCES[TAG_SOURCES.index(tags)], namespace if told == "on" else "")
 
 
 def look_up(app: App, host: str) -> Found | None:

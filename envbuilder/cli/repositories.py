@@ -20,6 +20,8 @@ from envbuilder.store.target import RangeTarget
 
 _CHUNKED = re.compile(r"([^=\s]+)(?:=(\d{1,4}))?")
 _MIB = 1 << 20
+#: Where Docker Hub's API is: nobody's mirror (containerd, core/remotes/docker: isProxy).
+_HUBS = {"registry-1.docker.io": "docker.io"}
 
 
 def capabilities(app: App) -> Capabilities:
@@ -35,11 +37,12 @@ def repository(
     writable: bool = False,
     mount_from: Sequence[str] = (),
     deleting: bool = False,
+    upstream: str = "",
 ) -> RegistryTarget:
     """The repository that ``reference`` names, with this machine's memory of its registry.
 
     What a registry holds is remembered for writing only: a reader gets what it asks for or an error. Who deletes
-    (``deleting``) must forget it.
+    (``deleting``) must forget it. upstream: what it is a mirror of, if it must be told.
     """
     return RegistryTarget(
         reference,
@@ -49,6 +52,7 @@ def repository(
         known=KnownBlobs(app.cache_directory / "registries") if writable or deleting else None,
         capabilities=capabilities(app),
         upload=_upload(app, reference.host),
+        upstream=upstream,
     )
 
 
@@ -67,7 +71,8 @@ def readable(app: App, reference: RegistryReference, *, starting: bool = False) 
     targets = []
     for host, prefix in mirrors.places:
         name = f"{prefix}/{reference.repository}" if prefix else reference.repository
-        targets.append(repository(app, RegistryReference(host, name), mirror_client(app)))
+        upstream = mirrors.namespace if mirrors.namespace not in (host, _HUBS.get(host)) else ""
+        targets.append(repository(app, RegistryReference(host, name), mirror_client(app), upstream=upstream))
     documents = Documents(app.mount_settings().cache_dir / "documents") if starting else None
     return MirroredTarget(origin, targets, tags=mirrors.tags, documents=documents)
 

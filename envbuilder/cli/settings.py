@@ -47,6 +47,7 @@ KEYS = {
     "registries.*.credential-helper": "program that gives credentials for one host, and its arguments",
     "registries.*.mirrors": "hosts, or HOST/PREFIX, that are asked for one host's images before it, comma separated",
     "registries.*.mirror-tags": "who says what a tag names: origin, fallback or mirror",
+    "registries.*.mirror-ns": "on or off: tell mirrors whose image is meant (?ns=), for those of several registries",
     "registries.chunked": "registries (HOST or HOST=MIB) that are sent blobs in chunks that resume, comma separated",
     "indexes.*": "Python index of a role",
     "mirrors.*": "Debian archive of a role: debian, debian-security",
@@ -141,7 +142,7 @@ def _only_users(key: str) -> str:
         return "it names a program to start"
     if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
         return "it decides whom your credentials go to"
-    if key.startswith("registries.") and key.endswith((".mirrors", ".mirror-tags")):
+    if key.startswith("registries.") and key.endswith((".mirrors", ".mirror-tags", ".mirror-ns")):
         return "it decides who is asked for images"
     if key in ("resolve.policy", "mount.layer-indexes"):
         return "it decides whose images you trust"

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlencode
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
 from envbuilder.errors import EnvbuilderError
@@ -54,6 +55,8 @@ class RegistryTarget(RegistryReferrers):
     mount_from: repositories of the same registry that may hold blobs we push.
     known: what registries were seen to hold; ``has`` then answers from it, and ``forget`` undoes that.
     capabilities: what registries were seen to do. upload: how blobs are sent, when the machine's owner says so.
+    upstream: the registry that this one is a mirror of, among others: told with every read as ``ns`` (containerd's
+    convention, docs/hosts.md there; distribution-spec: Registry Proxying).
     """
 
     def __init__(
@@ -66,9 +69,11 @@ class RegistryTarget(RegistryReferrers):
         known: KnownBlobs | None = None,
         capabilities: Capabilities | None = None,
         upload: UploadSettings | None = None,
+        upstream: str = "",
     ) -> None:
         options = {"writable": writable, "mount_from": tuple(mount_from), "known": known, "upload": upload}
-        self._made_of = (reference, client, options | {"capabilities": capabilities})
+        self._made_of = (reference, client, options | {"capabilities": capabilities, "upstream": upstream})
+        self._query = urlencode({"ns": upstream}) if upstream else ""
         self._name, self._repository = reference.name, reference.repository
         self._client, self._registry = client, client.registry(reference.host)
         self._origin = str(self._registry.origin)
@@ -265,6 +270,8 @@ class RegistryTarget(RegistryReferrers):
             headers["Accept"] = accept
         if byte_range:
             headers["Range"] = byte_range
+        if self._query:
+            path += ("&" if "?" in path else "?") + self._query
         return Call(method=method, url=self._registry.url(path), scopes=self._scopes, headers=headers)
 
     def _manifest(self, name: str) -> tuple[bytes, str]:

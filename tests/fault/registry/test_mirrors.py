@@ -18,7 +18,7 @@ from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.mirrored import MirroredTarget
 from envbuilder.testing.nodes import BIG
-from envbuilder.testing.registry import FakeRegistry, body, refuse
+from envbuilder.testing.registry import FakeRegistry, Reply, body, refuse
 from envbuilder.testing.servers import docker_registry
 
 pytestmark = pytest.mark.slow
@@ -106,6 +106,47 @@ def test_a_mirror_s_login_is_its_own(two, pulled, monkeypatch):
         assert got == digest
         assert mirror.requests
         assert not any("authorization" in request.headers for request in mirror.requests)
+
+
+class ManyUpstreams(FakeRegistry):
+    """A mirror of several registries, which tells them apart by ``ns`` alone; each has other content of one name."""
+
+    def __init__(self, *upstreams):
+        super().__init__()
+        self.of = {name: FakeRegistry() for name in upstreams}
+
+    def __enter__(self):
+        for each in self.of.values():
+            each.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        for each in self.of.values():
+            each.__exit__(*error)
+        super().__exit__(*error)
+
+    def answer(self, request):
+        self.requests.append(request)
+        [name] = request.query.get("ns", ["nobody"])
+        return self.of[name].answer(request) if name in self.of else refuse(404, "NAME_UNKNOWN")(request, Reply())
+
+
+@pytest.mark.parametrize("told", ["on", "off"])
+def test_a_mirror_of_several_registries_is_told_whose_image_is_meant(pulled, two, layout, told):
+    origin, _, digest = two
+    with ManyUpstreams(origin, "other.example") as mirror, RegistryClient() as client:
+        source = LayoutTarget(layout)
+        target = RegistryTarget(RegistryReference(mirror.of[origin].host, "env/ai"), client, writable=True)
+        copy(source, source.lookup("test"), target)
+
+        got, asked, _ = pulled(f"{origin}/env/ai@{digest}", mirrors=mirror.host, mirror_ns=told)
+
+    assert got == digest
+    assert mirror.requests
+    assert {tuple(request.query.get("ns", [])) for request in mirror.requests} == {(origin,) if told == "on" else ()}
+    at_origin = [line for line in asked if f"//{origin}/" in line]
+    assert not any("ns=" in line for line in at_origin)
+    assert bool([line for line in at_origin if "/blobs/" in line]) == (told == "off")
 
 
 def test_the_image_starts_from_its_digest_when_only_the_mirror_is_there(pulled, two):

@@ -136,6 +136,14 @@ def test_mirrors_of_a_host_are_read_in_their_order(tmp_path):
 
     assert mirrors_of(settings, "r.example").places == (("m.lan:5000", ""), ("cache.example", "r.example"))
     assert mirrors_of(settings, "other.example").places == ()
+    assert mirrors_of(settings, "r.example").namespace == ""
+
+
+@pytest.mark.parametrize(("host", "told"), [("r.example", "r.example"), ("index.docker.io", "docker.io")])
+def test_mirrors_are_told_whose_they_are_where_that_is_asked_for(tmp_path, host, told):
+    settings = load(tmp_path, user=f'[registries."{host}"]\nmirrors = ["m.lan"]\nmirror-ns = "on"')
+
+    assert mirrors_of(settings, host).namespace == told
 
 
 @pytest.mark.parametrize("text", ["http://m.lan:5000", "m.lan/a b", "m.lan/a:1", "/a"])
