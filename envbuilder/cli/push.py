@@ -24,8 +24,8 @@ def command(
 ) -> Result:
     """Copy the image REF to DEST: a registry, a layout or an archive.
 
-    Blobs that DEST has are not sent; every digest is verified on both sides; the tag is written last. What is
-    attached to the image goes along with --referrers. Prints the digest.
+    Blobs that DEST has are not sent; every digest is verified; the tag is written last. What is attached
+    to the image goes along with --referrers. Prints the digest.
     """
     return transfer(
         app,

@@ -1,4 +1,7 @@
-"""What is sent of a blob: its verified bytes, whole or from an offset on, opened anew for each attempt."""
+"""What is sent of a blob: its bytes, whole or from an offset on, opened anew for each attempt.
+
+They are verified here, or, where they lie in a file and the registry compares the digest, left to the system to send.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, verifying
-from envbuilder.store.target import Opener
+from envbuilder.store.target import FileStream, Opener, Span
 
 
 class Body:
     """The content as a verified body; remembers an error of its own, which no new upload would mend.
 
+    trusted: the registry compares the digest itself: what lies in a file is sent as it is.
     Not thread-safe: one upload reads it. Close it when the upload ends.
     """
 
@@ -22,6 +26,7 @@ class Body:
         self._stream: BinaryIO | None = None
         self._position = 0
         self.failure: Exception | None = None
+        self.trusted = False
 
     def whole(self) -> BinaryIO:
         """All of it, from the start."""
@@ -31,15 +36,21 @@ class Body:
         """``size`` bytes from ``offset`` on.
 
         A part that follows the one before goes on with the same stream; else the source is opened anew and its
-        bytes up to ``offset`` are read past, so what is sent is verified however often it broke off.
+        bytes up to ``offset`` are read past, so what is sent is verified however often it broke off. Of a file that
+        is sent as it is nothing is read.
         """
-        with self._noted():
+        with self.noted():
             if self._stream is None or self._position != offset or not offset:
                 self.close()
                 self._stream = verifying(self._content(), self._what, source=f"upload of {self._what.digest}")
                 self._position = 0
-                while self._position < offset:
-                    self._position += len(self._stream.read(min(BLOCK_SIZE, offset - self._position)))
+            if self.trusted and size and isinstance(self._stream, FileStream):
+                spans = self._stream.spans(offset, size)
+                if spans is not None:
+                    self._position = offset + size
+                    return cast("BinaryIO", FilePart(self, spans))
+            while self._position < offset:
+                self._position += len(self._stream.read(min(BLOCK_SIZE, offset - self._position)))
             if not self._what.size:
                 # An empty body is never read by the HTTP library, so nothing would check that it is empty.
                 self._stream.read()
@@ -47,7 +58,7 @@ class Body:
 
     def read(self, size: int) -> bytes:
         """The next bytes of the part that is open."""
-        with self._noted():
+        with self.noted():
             if self._stream is None:
                 return b""
             data = self._stream.read(size)
@@ -61,12 +72,27 @@ class Body:
             stream.close()
 
     @contextmanager
-    def _noted(self) -> Iterator[None]:
+    def noted(self) -> Iterator[None]:
+        """Remember an error of the content."""
         try:
             yield
         except Exception as error:
             self.failure = error
             raise
+
+
+class FilePart:
+    """A part that lies in a file, for a connection that has the system send it."""
+
+    def __init__(self, body: Body, spans: Iterator[Span]) -> None:
+        self._body, self._spans = body, spans
+
+    def __iter__(self) -> Iterator[Span]:
+        with self._body.noted():
+            yield from self._spans
+
+    def close(self) -> None:
+        """The body closes its stream, which the next part may go on with."""
 
 
 class _Part(io.RawIOBase):

@@ -31,6 +31,7 @@ class Session:
     """An upload that was begun. ``location`` moves with each answer: a stale one is refused.
 
     least_chunk: bytes that the registry asks for (OCI-Chunk-Min-Length), 0: it does not say.
+    compares: the registry is known to compare the digest when the upload is closed.
     """
 
     registry: Registry = field(repr=False)
@@ -38,6 +39,7 @@ class Session:
     scopes: tuple[str, ...]
     location: str = field(repr=False)
     least_chunk: int = 0
+    compares: bool = False
 
     def patch(self, body: Body, offset: int, size: int, *, ranged: bool = True) -> None:
         """Send bytes ``offset`` to ``offset + size``; ``ranged``: say so, else it is all there is to come."""

@@ -21,6 +21,8 @@ from envbuilder.registry.head import WholeHead
 from envbuilder.registry.proxies import proxy_for
 from envbuilder.registry.redact import redact_url
 from envbuilder.registry.settings import HostCertificates, HttpSettings
+from envbuilder.registry.spans import send_by_hand, send_by_system
+from envbuilder.store.target import Span
 
 _log = logging.getLogger("envbuilder.registry")
 #: Bytes handed to the kernel at a time while sending; a slow line must pass one within the idle timeout.
@@ -173,9 +175,21 @@ class _Guarded:
 class _PlainConnection(_Guarded, HTTPConnection):
     response_class = WholeHead
 
+    def send(self, data: Any) -> None:
+        if isinstance(data, Span):
+            send_by_system(self.sock, data)
+        else:
+            super().send(data)
+
 
 class _TlsConnection(_Guarded, HTTPSConnection):
     response_class = WholeHead
+
+    def send(self, data: Any) -> None:
+        if isinstance(data, Span):
+            send_by_hand(super().send, data)
+        else:
+            super().send(data)
 
 
 class _PlainPool(urllib3.HTTPConnectionPool):

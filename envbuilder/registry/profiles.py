@@ -159,6 +159,15 @@ def profile_of_answer(headers: Mapping[str, str]) -> Profile | None:
     )
 
 
+def compares_digests(location: str) -> bool:
+    """Whether ``location`` is an upload of distribution's own code, which compares the digest when it is closed.
+
+    Only that code puts ``_state`` there (registry/handlers/hmac.go); of what else is called distribution, or of
+    other products, nobody here has seen that they do.
+    """
+    return "_state=" in location.partition("?")[2]
+
+
 def profile_named(name: str) -> Profile | None:
     """The profile of this ``name``."""
     return next((one for one in PROFILES if one.name == name), None)

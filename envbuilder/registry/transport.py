@@ -19,24 +19,21 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as SlowError
 
-from envbuilder.errors import HostError
 from envbuilder.registry.addresses import Kind, Origin, kind_of
 from envbuilder.registry.answer import Answer, reason_of
+from envbuilder.registry.body import FilePart
 from envbuilder.registry.contact import down_error
 from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.notices import Notices
 from envbuilder.registry.pools import UntrustedServer, make_pool
 from envbuilder.registry.redact import redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
+from envbuilder.registry.spans import UnreadableBody
 from envbuilder.store.target import Opener
 
 #: What stands before the path of a URL (RFC 3986, 3.2).
 _TARGET = re.compile(r"[A-Za-z]+://[^/?#]*")
 _log = logging.getLogger("envbuilder.registry")
-
-
-class UnreadableBody(HostError):
-    """What should be sent could not be read from this machine's disk."""
 
 
 class Transport:
@@ -74,7 +71,7 @@ class Transport:
         if not target.startswith("/"):
             target = "/" + target
         sent = {"Accept-Encoding": "identity", "User-Agent": self.settings.user_agent, **headers}
-        stream: BinaryIO | bytes | None = body if isinstance(body, bytes) or body is None else _readable(body)
+        stream = body if isinstance(body, bytes) or body is None else _readable(body)
         if stream is not None:
             sent["Content-Length"] = str(len(stream) if isinstance(stream, bytes) else size)
         timeout = urllib3.Timeout(
@@ -88,7 +85,7 @@ class Transport:
                 # A proxy that forwards is told the whole URL; one that tunnels (https) is not (RFC 9112, 3.2.2).
                 f"{origin}{target}" if pool.proxy and origin.scheme == "http" else target,
                 # An empty body is still a body; urllib3 would not send its length.
-                body=stream if size or isinstance(stream, bytes) else None,
+                body=cast("BinaryIO | bytes | None", stream if size or isinstance(stream, bytes) else None),
                 headers=sent,
                 redirect=False,
                 retries=False,
@@ -166,7 +163,7 @@ class _Body(io.RawIOBase):
         try:
             return self._inner.read(size)
         except OSError as error:
-            raise UnreadableBody(f"body: {error}", hint="Look into the state of the disk it is read from.") from error
+            raise UnreadableBody(error) from error
 
     def close(self) -> None:
         if not self.closed:
@@ -174,8 +171,9 @@ class _Body(io.RawIOBase):
         super().close()
 
 
-def _readable(opener: Opener) -> BinaryIO:
-    return cast("BinaryIO", _Body(opener()))
+def _readable(opener: Opener) -> _Body | FilePart:
+    stream: object = opener()
+    return stream if isinstance(stream, FilePart) else _Body(cast("BinaryIO", stream))
 
 
 def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:

@@ -21,10 +21,12 @@ from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, parse_document
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.pace import MOST
 from envbuilder.store.target import (
+    FileStream,
     ForgetfulTarget,
     MissingChildren,
     PacedTarget,
     SerialTarget,
+    Span,
     TaggingTarget,
     Target,
 )
@@ -311,9 +313,12 @@ class Movement:
         if self._progress is not None:
             self._progress(what, size)
 
-    def read(self, inner: BinaryIO, what: Descriptor, size: int) -> bytes:
+    def _go_on(self, what: Descriptor) -> None:
         if self._stop.is_set():
             raise CopyCancelled(f"copy: {what.digest}: stopped, because another blob failed")
+
+    def read(self, inner: BinaryIO, what: Descriptor, size: int) -> bytes:
+        self._go_on(what)
         with _side("source", self._source, what):
             try:
                 data = inner.read(size)
@@ -322,11 +327,18 @@ class Movement:
         self._count(what, len(data))
         return data
 
-    def take_back(self, what: Descriptor, size: int) -> None:
-        with self._lock:
-            self.moved -= size
-        if self._progress is not None:
-            self._progress(what, -size)
+    def send(self, spans: Iterator[Span], what: Descriptor) -> Iterator[Span]:
+        """``spans``, counted as moved once the next is asked for."""
+        with _side("source", self._source, what):
+            for span in spans:
+                self._go_on(what)
+                yield span
+                self._count(what, span.size)
+
+    def correct(self, what: Descriptor, size: int) -> None:
+        """So many bytes more were moved than was counted, or less."""
+        if size:
+            self._count(what, size)
 
 
 class _Watched(io.RawIOBase):
@@ -355,11 +367,24 @@ class _Watched(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def spans(self, offset: int, size: int) -> Iterator[Span] | None:
+        """See ``FileStream``."""
+        spans = self._inner.spans(offset, size) if isinstance(self._inner, FileStream) else None
+        return None if spans is None else self._watched(spans, offset)
+
+    def _watched(self, spans: Iterator[Span], offset: int) -> Iterator[Span]:
+        # What stands before went another time, or is to go again.
+        self._movement.correct(self._what, offset - self._passed)
+        self._passed = offset
+        for span in self._movement.send(spans, self._what):
+            yield span
+            self._passed += span.size
+
     def close(self) -> None:
         if not self.closed:
             self._inner.close()
             if self._passed < self._what.size:
-                self._movement.take_back(self._what, self._passed)
+                self._movement.correct(self._what, -self._passed)
         super().close()
 
 

@@ -12,12 +12,21 @@ import io
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, parse_json_object, verifying
+from envbuilder.digest import (
+    BLOCK_SIZE,
+    Descriptor,
+    Digest,
+    DigestMismatch,
+    VerifyingReader,
+    canonical_json,
+    parse_json_object,
+    verifying,
+)
 from envbuilder.errors import SpecError
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import as_referrer, subject_of_tag
@@ -33,13 +42,15 @@ from envbuilder.store.files import (
 )
 from envbuilder.store.records import RecordStore
 from envbuilder.store.referrers import Listing, Swapped, TagState
-from envbuilder.store.target import NotFound, Opener, ShortRange
+from envbuilder.store.target import NotFound, Opener, ShortRange, Span
 
 LAYOUT_FILE = "oci-layout"
 INDEX_FILE = "index.json"
 LAYOUT_BYTES = b'{"imageLayoutVersion":"1.0.0"}'
 #: Bytes an index.json may have: every tag of a store costs some 250.
 MAX_INDEX_SIZE = 64 << 20
+#: Bytes of a file that are sent without a look at what else goes on.
+_SPAN_SIZE = 2 << 20
 #: Seconds after which a blob that is asked for is marked as used again; far below gc's grace age.
 _RENEW_S = 3600.0
 #: What a creation that was killed may have left: such a directory may become a layout again.
@@ -93,8 +104,7 @@ class LayoutTarget:
         return stat.S_ISREG(found.st_mode) and found.st_size == what.size
 
     def fetch(self, what: Descriptor) -> BinaryIO:
-        inner = os.fdopen(self._open(what.digest), "rb", buffering=0)
-        return verifying(inner, what, source=f"{self.name}: {what.digest}")
+        return cast("BinaryIO", _StoredReader(os.fdopen(self._open(what.digest), "rb", buffering=0), what, self.name))
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
         fd = self._open(what.digest)
@@ -301,6 +311,22 @@ class LayoutTarget:
     def _lock(self) -> Path:
         self._incoming_made()
         return self._own / "index.lock"
+
+
+class _StoredReader(VerifyingReader):
+    """A verified stream of a stored file: a FileStream."""
+
+    def __init__(self, file: BinaryIO, what: Descriptor, name: str) -> None:
+        super().__init__(file, what.digest, what.size, source=f"{name}: {what.digest}")
+        self._file, self._what, self._name = file, what, name
+
+    def spans(self, offset: int, size: int) -> Iterator[Span]:
+        end = offset + size
+        while offset < end:
+            if (length := os.fstat(self._file.fileno()).st_size) != self._what.size:
+                raise DigestMismatch(self._name, self._what.digest, self._what.size, None, length)
+            yield Span(file=self._file, offset=offset, size=min(_SPAN_SIZE, end - offset))
+            offset += _SPAN_SIZE
 
 
 def _plain(entry: Descriptor) -> Descriptor:

@@ -7,6 +7,7 @@ Implementers: ``MemoryTarget``, ``LayoutTarget`` (the embedded default), ``Archi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from envbuilder.digest import Descriptor
@@ -19,6 +20,26 @@ Opener = Callable[[], BinaryIO]
 
 class NotFound(RefusedError):
     """A target does not hold what was asked for; asking again gives the same answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """``size`` bytes of ``file`` from ``offset`` on, which nobody has looked at."""
+
+    file: BinaryIO
+    offset: int
+    size: int
+
+
+@runtime_checkable
+class FileStream(Protocol):
+    """What a stream of content that lies in a file may offer besides: to be sent by the system, without being read."""
+
+    def spans(self, offset: int, size: int) -> Iterator[Span] | None:
+        """The file's own bytes, in parts that are sent before the next is asked for; None: there is no such file.
+
+        Only for who hands them to somebody that compares the digest: they are unverified.
+        """
 
 
 class MissingChildren(UnavailableError):

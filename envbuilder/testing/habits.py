@@ -21,6 +21,7 @@ class Habits:
     chunks: PATCH is allowed at all. ordered: a chunk that is not the next one gets 416; else it is appended.
     patch_status: the status of a chunk that was taken. patch_range: what its Range header says: all that is here,
     only the first chunk (ECR), or the last chunk's own extent (old zot, Aliyun). lossy_patch: the last one stays.
+    state: the name under which an upload's Location carries its state; ``_state`` is of distribution's own code.
     upload_prefix: stands before the path of an upload's Location (GAR). min_chunk: as OCI-Chunk-Min-Length.
     max_patch, max_put, max_manifest: larger bodies get 416, 413 and 413. empty_blobs: an upload of nothing is taken.
     head: HEAD is answered, else 405. paged: ``n`` and ``last`` are heeded, with a Link; else all tags come at once.
@@ -31,6 +32,7 @@ class Habits:
     ranges: bool = True
     mount: Literal["", "accept", "fail"] = ""
     relative_locations: bool = False
+    state: str = "_state"
     upload_prefix: str = ""
     single_post: bool = False
     chunks: bool = True

@@ -77,7 +77,7 @@ class Uploads:
                 return self._put(request, name, session)
 
     def _put(self, request: Request, name: str, session: _Session) -> Reply:
-        if request.query.get("_state") != [_state(session)]:
+        if request.query.get(self._habits.state) != [_state(session)]:
             return _refuse(400, "BLOB_UPLOAD_INVALID")
         if 0 < self._habits.max_put < len(request.body):
             return _refuse(413, "SIZE_INVALID")
@@ -90,7 +90,7 @@ class Uploads:
         habits = self._habits
         if not habits.chunks:
             return _refuse(405, "UNSUPPORTED")
-        if request.query.get("_state") != [_state(session)]:
+        if request.query.get(self._habits.state) != [_state(session)]:
             return _refuse(404, "BLOB_UPLOAD_INVALID")
         if 0 < habits.max_patch < len(request.body):
             return _refuse(416, "BLOB_UPLOAD_INVALID")
@@ -119,9 +119,11 @@ class Uploads:
         return Reply(status=201, headers={"Docker-Content-Digest": digest})
 
     def _place(self, repository: str, name: str) -> dict[str, str]:
-        base = "" if self._habits.relative_locations else self.url
+        habits = self._habits
+        base = "" if habits.relative_locations else self.url
         state = _state(self._sessions[name]).replace("/", "%2F")
-        return {"Location": f"{base}{self._habits.upload_prefix}/v2/{repository}/blobs/uploads/{name}?_state={state}"}
+        place = f"{base}{habits.upload_prefix}/v2/{repository}/blobs/uploads/{name}"
+        return {"Location": f"{place}?{habits.state}={state}"}
 
 
 def _state(session: _Session) -> str:

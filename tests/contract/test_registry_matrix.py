@@ -34,7 +34,8 @@ from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.tags import CannotDelete
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.store.copy import copy
+from envbuilder.store.copy import Movement, copy
+from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.memory import MemoryTarget
 from envbuilder.store.referrers import attach, referrers
 from envbuilder.store.target import NotFound
@@ -233,6 +234,26 @@ def test_end_4_5_and_6_a_blob_goes_up_in_each_way(repository, way):
 
     with target.fetch(what) as stream:
         assert stream.read() == data
+
+
+def test_end_6_a_file_that_is_sent_unread_is_compared_by_the_registry(place, tmp_path):
+    layout = LayoutTarget(tmp_path / "layout", create=True)
+    what = push(layout, BLOB + str(next(NUMBERS)).encode())
+    file = layout.file_of(what)
+    data = file.read_bytes()
+    file.write_bytes(b"?" + data[1:])
+
+    with place.client(sleep=lambda _seconds: None) as client:
+        target = RegistryTarget(RegistryReference(place.host, f"plan/r{next(NUMBERS)}"), client, writable=True)
+        assert begun(target).compares
+        with pytest.raises(DigestMismatch, match="source oci:"):
+            Movement(layout, target, None).blob(what)
+        assert not target.has(what)
+
+        file.write_bytes(data)
+        Movement(layout, target, None).blob(what)
+        with target.fetch(what) as stream:
+            assert stream.read() == data
 
 
 def test_end_6_a_blob_of_no_bytes_is_kept_or_refused(place, repository):
