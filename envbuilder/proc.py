@@ -1,20 +1,22 @@
 """The only place where other programs are started (uv, apt, crun, mount helpers).
 
-Functions that need a program take a ``Runner``, so that a test can see and answer the call.
+Functions that need a program take a ``Runner``, so that a test can see and answer the call. ``start`` needs nothing of
+the module ``subprocess``, which takes longer to import than a container to start.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import subprocess
+import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from envbuilder.errors import EnvbuilderError, HostError
+
+if TYPE_CHECKING:
+    import subprocess
 
 #: Bytes of stderr that an error shows: its tail is where tools say what went wrong.
 _STDERR_TAIL = 4000
@@ -28,13 +30,14 @@ class ProgramFailed(EnvbuilderError):
     """A program ended with a status that is not 0; fields: ``argv``, ``status``, ``stderr``."""
 
     def __init__(self, argv: Sequence[str], status: int, stderr: str) -> None:
+        import shlex  # noqa: PLC0415  seldom needed
+
         tail = stderr[-_STDERR_TAIL:].strip()
         super().__init__(f"{shlex.join(argv)}: exit status {status}" + (f"\n{tail}" if tail else ""))
         self.argv, self.status, self.stderr = tuple(argv), status, stderr
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(NamedTuple):
     """What a program said: its exit status and both streams."""
 
     status: int
@@ -72,6 +75,8 @@ def run(
         ProgramMissing: there is no such program.
         ProgramFailed: with ``check``, the exit status is not 0; or ``timeout_s`` passed.
     """
+    import subprocess  # noqa: PLC0415  see above
+
     words = [os.fspath(word) for word in argv]
     try:
         with _memory(stdin) as given, _memory() as said:
@@ -128,6 +133,8 @@ def spawn(
     Raises:
         ProgramMissing: there is no such program.
     """
+    import subprocess  # noqa: PLC0415  see above
+
     words = [os.fspath(word) for word in argv]
     try:
         return subprocess.Popen(
@@ -135,3 +142,53 @@ def spawn(
         )
     except FileNotFoundError as error:
         raise ProgramMissing(f"{words[0]}: not found", hint=f"Install {Path(words[0]).name}.") from error
+
+
+class Started:
+    """A program that was started; ``returncode``: its status, -N after signal N, None while it runs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """``returncode`` as it is now."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int:
+        """``returncode``, once it has ended."""
+        status = self._collect(0)
+        assert status is not None
+        return status
+
+    def kill(self) -> None:
+        """Kill it, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _collect(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def start(argv: Sequence[str | Path], *, stdout: int | None = None) -> Started:
+    """Start ``argv``, a path first, with our streams and environment and no signal blocked; in the name spaces of the
+    calling thread.
+
+    stdout: a descriptor in place of ours.
+
+    Raises:
+        ProgramMissing: there is no such program.
+    """
+    words = [os.fspath(word) for word in argv]
+    actions = [] if stdout is None else [(os.POSIX_SPAWN_DUP2, stdout, 1)]
+    try:
+        # Python ignores SIGPIPE and SIGXFSZ for itself.
+        ignored = (signal.SIGPIPE, signal.SIGXFSZ)
+        pid = os.posix_spawn(words[0], words, os.environ, file_actions=actions, setsigmask=(), setsigdef=ignored)
+    except FileNotFoundError as error:
+        raise ProgramMissing(f"{words[0]}: not found", hint=f"Install {Path(words[0]).name}.") from error
+    return Started(pid)

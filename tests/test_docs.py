@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from envbuilder.cli.main import VERBS, cli
+from envbuilder.cli.verbs import VERBS, cli
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,6 +17,7 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import host_platform_of, open_source
 from envbuilder.cli.trust import check_trust
+from envbuilder.cli.warm import asked_for
 from envbuilder.mount.host.rootless import become_root_of_our_own
 from envbuilder.mount.launch import forked
 from envbuilder.store.begun import begun
@@ -70,6 +71,7 @@ def command(
         if not report.absolute().parent.is_dir():
             raise click.BadParameter(f"{report}: no such folder", param_hint="--report")
     settings = app.mount_settings()
+    asked = asked_for(sys.argv[1:], os.environ)
     keeper = None
     if not dry_run:
         become_root_of_our_own()
@@ -82,6 +84,7 @@ def command(
     from envbuilder.mount.prepare import MetadataRead  # noqa: PLC0415  see above
     from envbuilder.mount.run import RunOptions, run_image  # noqa: PLC0415  see above
     from envbuilder.mount.startup.traces import TraceSearch  # noqa: PLC0415  see above
+    from envbuilder.mount.warm import keep  # noqa: PLC0415  see above
 
     wanted = app.settings.get("run.runtime")
     runtime = None if dry_run else begun(lambda: find_runtime(settings.state_dir, wanted), "runtime", finishing=True)
@@ -111,6 +114,9 @@ def command(
     )
     ahead = Ahead(keeper=keeper, search=search, metadata=metadata, runtime=runtime)
     done = run_image(image, source.target, settings, options, begun_s=begun_s, ahead=ahead)
+    # A policy is asked at every start: who signed may have changed.
+    if asked and done.decision and not app.settings.get("resolve.policy"):
+        keep(asked.folder, asked.key, done.decision)
     for report in reports:
         _write_report(report.absolute(), {"pinned": source.pinned, "full": full, **done.to_json()})
     return Result("", None, exit_code=done.exit_code)

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from envbuilder.digest import Digest
 from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.ahead import NOTHING, Ahead
-from envbuilder.mount.container.bundle import Bind, Limit, ProcessOptions, environment, runtime_config
-from envbuilder.mount.container.cdi import CDI_DIRECTORIES, Edits, device_edits, has_kind
+from envbuilder.mount.container.bundle import Bind, ProcessOptions, environment, runtime_config
+from envbuilder.mount.container.cdi import Edits, device_edits, has_kind
 from envbuilder.mount.container.commands import check_command
 from envbuilder.mount.container.foreground import Container
+from envbuilder.mount.container.host import CDI_DIRECTORIES, host_files, host_limits
 from envbuilder.mount.container.runtime import find_runtime
 from envbuilder.mount.container.users import find_user
 from envbuilder.mount.counters import Snapshot
+from envbuilder.mount.direct import Whole, blob_size
 from envbuilder.mount.host.rootless import adapted
 from envbuilder.mount.mount import Mounted, Progress, open_mount, require_root
 from envbuilder.mount.settings import MountSettings
+from envbuilder.mount.warm import Decision, runtime_argv, seen
 from envbuilder.store.begun import begun
 from envbuilder.store.target import RangeTarget
 
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from envbuilder.mount.seen.report import Seen, Watch
 
 _GPU_KIND = "nvidia.com/gpu"
-#: Files of the host that tell a job on the host's network who is who.
-_HOST_FILES = ("/etc/resolv.conf", "/etc/hosts")
-_LIMITS = ("NOFILE", "MEMLOCK", "STACK", "NPROC", "CORE")
 
 
 class ImageUnreadable(UnavailableError):
@@ -79,6 +78,7 @@ class RunReport:
     how: as ``Mounted.how``. first_output_s: None when not measured or when nothing was written.
     at_first_output, at_end: counters of the mount at these moments. traced: whether a trace foresaw the start.
     image_bytes: of all layers as stored. seen: bytes over time and what was waited for, where it was measured.
+    decision: what the next start of the same can use, if it is of a whole image.
     """
 
     image: str
@@ -94,6 +94,7 @@ class RunReport:
     image_bytes: int = 0
     command: tuple[str, ...] = ()
     seen: Seen | None = None
+    decision: Decision | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -178,21 +179,22 @@ def run_image(
         mounted_s = time.monotonic() - begun_s
         at_mount = mounted.counters()
         try:
-            _write_bundle(image, options, edits, mounted)
+            config, env = _write_bundle(image, options, edits, mounted)
         except OSError as error:
             raise ImageUnreadable(
                 f"{image.root.digest}: reading the mounted image failed: {error.strerror or error}",
                 hint=f"Read {mounted.folder.log} for why; if the source was away, start it again.",
             ) from error
-        bundle = mounted.folder.path
-        pid_file = bundle / "container"
-        argv = [str(runtime.result()), "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle)]
-        argv += ["--pid-file", str(pid_file), f"envbuilder-{mounted.id}"]
+        program, bundle = str(runtime.result()), mounted.folder.path
+        decision = _decision(
+            image, edits, {**config, "process": {**config["process"], "env": env}}, mounted, settings, program
+        )
         moments: list[tuple[float, Snapshot]] = []
 
         def first_output() -> None:
             moments.append((time.monotonic() - begun_s, mounted.counters()))
 
+        argv, pid_file = runtime_argv(program, bundle, mounted.id)
         container = Container(argv, pid_file, inside=mounted.keeper)
         watch = _watch(mounted, begun_s) if options.measure else None
         with watch.running() if watch else contextlib.nullcontext():
@@ -214,6 +216,7 @@ def run_image(
         image_bytes=sum(layer.size for layer in image.manifest.layers),
         command=options.command,
         seen=watch.seen(mounted.metadata) if watch else None,
+        decision=decision,
     )
 
 
@@ -233,7 +236,10 @@ def _edits(options: RunOptions) -> Edits:
     return edits
 
 
-def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: Mounted) -> None:
+def _write_bundle(
+    image: OpenImage, options: RunOptions, edits: Edits, mounted: Mounted
+) -> tuple[dict[str, Any], list[str]]:
+    """Write config.json; its value, and the environment that it would have without ``options.env``."""
     # The keeper's mounts are not in our name space; through its root they can be read.
     seen = Path(f"/proc/{mounted.keeper}/root") / mounted.directory.relative_to("/")
     user = find_user(seen, options.user or image.config.user)
@@ -242,7 +248,7 @@ def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: 
         env=options.env or {},
         working_dir=options.working_dir,
         terminal=options.terminal,
-        binds=(*_host_files(), *options.binds),
+        binds=(*(Bind(source=Path(file), destination=name) for name, file in host_files()), *options.binds),
         limits=host_limits(),
     )
     value = adapted(runtime_config(image.config, process, user, edits, root=mounted.directory))
@@ -257,22 +263,36 @@ def _write_bundle(image: OpenImage, options: RunOptions, edits: Edits, mounted: 
         (mounted.folder.path / "config.json").write_text(json.dumps(value))
     except OSError as error:
         raise mounted.folder.unusable(error) from error
+    without = environment(image.config, replace(process, env={}), user, edits)
+    return value, [f"{name}={text}" for name, text in without.items()]
 
 
-def _host_files() -> tuple[Bind, ...]:
-    found = [(name, os.path.realpath(name)) for name in _HOST_FILES]
-    return tuple(Bind(source=Path(file), destination=name) for name, file in found if Path(file).is_file())
-
-
-def host_limits() -> tuple[Limit, ...]:
-    """Our own limits, which a container may keep: runtimes refuse those above the host's."""
-    found = []
-    for name in _LIMITS:
-        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        found.append(Limit(name=f"RLIMIT_{name}", soft=_unsigned(soft), hard=_unsigned(hard)))
-    return tuple(found)
-
-
-def _unsigned(value: int) -> int:
-    """RLIM_INFINITY is -1 here and 2^64 - 1 in the runtime-spec's unsigned JSON."""
-    return value % (1 << 64)
+def _decision(
+    image: OpenImage,
+    edits: Edits,
+    config: Mapping[str, Any],
+    mounted: Mounted,
+    settings: MountSettings,
+    runtime: str,
+) -> Decision | None:
+    """What the next start of the same can use; None: something of the image may have to be fetched."""
+    record = mounted.folder.read()
+    if record is None or mounted.metadata is None or not record.how.endswith(" direct"):
+        return None
+    cache_dir = settings.cache_dir.absolute()
+    try:
+        whole = Whole(
+            image=record.image,
+            metadata=str(mounted.metadata),
+            metadata_sha256=Digest.of(mounted.metadata.read_bytes()).hex,
+            devices=tuple((each, blob_size(cache_dir, each)) for each in record.layers),
+            state_dir=str(mounted.folder.state_dir),
+            cache_dir=str(cache_dir),
+            how=record.how,
+            origin=record.origin,
+        )
+        looked_at = {path: seen(path) for path in (runtime, *(node.host_path for node in edits.nodes))}
+    except OSError:  # something went in this moment
+        return None
+    entrypoint, command = image.config.entrypoint, image.config.command
+    return Decision(whole, config, tuple(entrypoint), tuple(command), runtime, looked_at)

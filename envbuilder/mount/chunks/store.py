@@ -20,7 +20,6 @@ written by pwrite, needs no lock between processes, and a full disk is an error,
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -34,8 +33,8 @@ from pathlib import Path
 from envbuilder.digest import Digest
 from envbuilder.errors import HostError, IntegrityError
 from envbuilder.mount.chunks.pagemap import PageMap
+from envbuilder.mount.chunks.whole import boot_id, hold, is_whole, present_file
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Times that a blob is opened again when it was evicted in the moment of opening.
 _OPENINGS = 5
 
@@ -70,13 +69,7 @@ class ChunkStore:
 
     def is_complete(self, digest: Digest, size: int) -> bool:
         """Whether every chunk of a blob is here, so that ``data`` is the whole tar of ``size`` bytes."""
-        folder = self.blob(digest)
-        try:
-            if (folder / "data").stat().st_size != size:
-                return False
-            return (folder / "complete").exists() or 0 not in _present_file(folder).read_bytes()
-        except OSError:
-            return False
+        return is_whole(self.blob(digest), size)
 
     def flush(self, digest: Digest, size: int) -> None:
         """Make durable what is here of a blob; slow. A store that refuses costs only time after the next boot."""
@@ -113,17 +106,7 @@ class ChunkStore:
         Raises:
             OSError: it is not here.
         """
-        folder = self.blob(digest)
-        held = os.open(folder / "data", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(held, fcntl.LOCK_SH)
-            if not os.fstat(held).st_nlink:
-                raise FileNotFoundError(errno.ENOENT, "evicted in this moment", str(folder))
-            os.utime(folder / "lock")
-        except BaseException:
-            os.close(held)
-            raise
-        return held
+        return hold(self.blob(digest))
 
     def write_marks(self, digest: Digest, durable: bytes) -> None:
         """Replace what is believed to be durable of a blob; under its ``lock``."""
@@ -175,7 +158,7 @@ class StoredBlob:
         if self.pages is None:
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # streamer and worker come here at once, and one makes the file
             try:
-                self.pages = PageMap(self.folder / f"pages.{_boot_id()}", self._count)
+                self.pages = PageMap(self.folder / f"pages.{boot_id()}", self._count)
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
         return self.pages
@@ -194,7 +177,7 @@ class StoredBlob:
         return data
 
     def _open_present(self) -> int:
-        path = _present_file(self.folder)
+        path = present_file(self.folder)
         try:
             opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -340,14 +323,6 @@ def _is_at(opened: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(opened), path.stat())
     except OSError:
         return False
-
-
-def _present_file(folder: Path) -> Path:
-    return folder / f"present.{_boot_id()}"
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip()
 
 
 def _union(one: bytes, other: bytes) -> bytes:

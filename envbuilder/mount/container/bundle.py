@@ -14,6 +14,7 @@ from typing import Any
 
 from envbuilder.errors import SpecError
 from envbuilder.mount.container.cdi import Edits
+from envbuilder.mount.container.host import Limit
 from envbuilder.mount.container.users import ContainerUser
 from envbuilder.oci.config import ImageConfig
 
@@ -49,15 +50,6 @@ class Bind:
     source: Path
     destination: str
     read_only: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A resource limit: ``name`` as in setrlimit(2), ``RLIMIT_NOFILE``; -1 is unlimited."""
-
-    name: str
-    soft: int
-    hard: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

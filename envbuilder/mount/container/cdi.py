@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.errors import HostError
+from envbuilder.mount.container.host import CDI_DIRECTORIES
 
-#: Later ones win (SPEC.md, "CDI JSON Specification").
-CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _MAX_FILE = 4 << 20
 _HINT = "Make one with: nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json"
 _HOOKS = frozenset({"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"})

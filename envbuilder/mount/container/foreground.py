@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess  # noqa: TID251 - the type of what proc.spawn returns
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from envbuilder import proc
 from envbuilder.mount.host import kernel
+
+if TYPE_CHECKING:
+    import threading
+    from types import FrameType
 
 #: What ends or informs a job; a terminal's own (TSTP, TTIN, TTOU, WINCH) are between it and the runtime.
 _PASSED_ON = frozenset(
@@ -33,10 +35,15 @@ _AGAIN_S, _LOOK_S = 0.1, 1.0
 
 
 class Container:
-    """A container about to run in the mount name space of process ``inside``."""
+    """A container about to run in the mount name space of process ``inside``; 0: in that of the calling thread.
 
-    def __init__(self, argv: list[str], pid_file: Path, *, inside: int) -> None:
-        self._argv, self._pid_file, self._inside = argv, pid_file, inside
+    meanwhile: called now and then while it runs, and when a child of ours has ended.
+    """
+
+    def __init__(
+        self, argv: list[str], pid_file: Path, *, inside: int = 0, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        self._argv, self._pid_file, self._inside, self._meanwhile = argv, pid_file, inside, meanwhile
         self._fatal = 0  # the signal that we carried out for it
         self._given: tuple[int, int, str] | None = None  # process, signal and program, to be looked at again
 
@@ -48,18 +55,18 @@ class Container:
         """
         pump: threading.Thread | None = None
         with _signals_held() as held:
+            reader = writer = -1
             if quiet:
-                process = kernel.in_thread(lambda: self._start(subprocess.DEVNULL))
-            elif first_output is None:
-                process = kernel.in_thread(lambda: self._start(None))
-            else:
+                writer = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            elif first_output is not None:
                 reader, writer = os.pipe()
-                try:
-                    process = kernel.in_thread(lambda: self._start(writer))
-                finally:
+            try:
+                process = self._start(writer)
+            finally:
+                if writer >= 0:
                     os.close(writer)
-                pump = threading.Thread(target=_pump, args=(reader, first_output), name="stdout")
-                pump.start()
+            if first_output is not None and reader >= 0:
+                pump = _pumping(reader, first_output)
             try:
                 self._wait(process, held=held)
             except BaseException:
@@ -71,29 +78,38 @@ class Container:
                     pump.join()
         if self._fatal:
             return 128 + self._fatal
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+        status = process.wait()
+        return status if status >= 0 else 128 - status
 
-    def _start(self, stdout: int | None) -> subprocess.Popen[bytes]:
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        namespace = os.open(f"/proc/{self._inside}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            kernel.enter_mounts(namespace)
-        finally:
-            os.close(namespace)
-        return proc.spawn(self._argv, stdout=stdout)
+    def _start(self, stdout: int) -> proc.Started:
+        """Start the runtime with ``stdout``, or with ours if that is -1."""
+        given = stdout if stdout >= 0 else None
+        if not self._inside:
+            return proc.start(self._argv, stdout=given)
 
-    def _wait(self, process: subprocess.Popen[bytes], *, held: bool) -> None:
+        def start_inside() -> proc.Started:
+            namespace = os.open(f"/proc/{self._inside}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                kernel.enter_mounts(namespace)
+            finally:
+                os.close(namespace)
+            return proc.start(self._argv, stdout=given)
+
+        return kernel.in_thread(start_inside)
+
+    def _wait(self, process: proc.Started, *, held: bool) -> None:
         if not held:
             process.wait()
             return
         while process.poll() is None:
             got = signal.sigtimedwait([*_PASSED_ON, signal.SIGCHLD], _AGAIN_S if self._given else _LOOK_S)
+            self._meanwhile()
             if got is None and self._given:
                 self._look_again()
             elif got is not None and got.si_signo != signal.SIGCHLD:
                 self._pass_on(got.si_signo, process, seen=got.si_code == _SI_KERNEL)
 
-    def _pass_on(self, number: int, process: subprocess.Popen[bytes], *, seen: bool) -> None:
+    def _pass_on(self, number: int, process: proc.Started, *, seen: bool) -> None:
         """Give process 1 the signal; ``seen``: the terminal gave it to the runtime too, which passes it on."""
         pid = self._process_one(process)
         if not pid:
@@ -119,7 +135,7 @@ class Container:
         self._fatal = number
         os.kill(pid, signal.SIGKILL)
 
-    def _process_one(self, process: subprocess.Popen[bytes]) -> int:
+    def _process_one(self, process: proc.Started) -> int:
         """Its id on the host, once the runtime has made it; 0 when the runtime ended before."""
         while process.poll() is None:
             with contextlib.suppress(OSError, ValueError):
@@ -148,23 +164,34 @@ def _expects(pid: int, number: int) -> bool:
 @contextlib.contextmanager
 def _signals_held() -> Iterator[bool]:
     """Keep signals for ``sigtimedwait``; False in a thread other than the main one, where they are not ours."""
-    if threading.current_thread() is not threading.main_thread():
-        yield False
-        return
+    blocked = {*_PASSED_ON, signal.SIGCHLD}
 
     def late(number: int, _frame: FrameType | None) -> None:
         # Another thread of this process took it: give it to the one that waits.
+        import threading  # noqa: PLC0415  there are other threads: it is here already
+
         signal.pthread_kill(threading.main_thread().ident or 0, number)
 
-    blocked = {*_PASSED_ON, signal.SIGCHLD}
+    try:
+        handlers = {number: signal.signal(number, late) for number in _PASSED_ON}
+    except ValueError:  # not the main thread (signal.signal)
+        yield False
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-    handlers = {number: signal.signal(number, late) for number in _PASSED_ON}
     try:
         yield True
     finally:
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pumping(reader: int, first_output: Callable[[], None]) -> threading.Thread:
+    import threading  # noqa: PLC0415  of a start that is measured
+
+    pump = threading.Thread(target=_pump, args=(reader, first_output), name="stdout")
+    pump.start()
+    return pump
 
 
 def _pump(reader: int, first_output: Callable[[], None]) -> None:

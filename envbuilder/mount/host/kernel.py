@@ -13,12 +13,10 @@ import errno
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from envbuilder.errors import HostError
 
@@ -75,8 +73,7 @@ class StillBusy(HostError):
     hint = "Close the programs whose files or working directory are in it, or unmount with --force."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MountPoint:
+class MountPoint(NamedTuple):
     """A line of /proc/self/mountinfo (proc(5)): where, which file system, from what."""
 
     directory: Path
@@ -359,6 +356,8 @@ def end_with_parent(parent: int) -> None:
 
 def in_thread(function: Callable[[], _T]) -> _T:
     """The result of ``function``, called in a thread that ends after it: name spaces belong to threads."""
+    import threading  # noqa: PLC0415  a start without a daemon has one thread
+
     results: list[_T] = []
     errors: list[BaseException] = []
 

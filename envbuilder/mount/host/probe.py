@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuilder.errors import EnvbuilderError
-from envbuilder.mount.container.cdi import CDI_DIRECTORIES, has_kind
+from envbuilder.mount.container.cdi import has_kind
+from envbuilder.mount.container.host import CDI_DIRECTORIES
 from envbuilder.mount.container.runtime import RUNTIMES, try_runtime
 from envbuilder.mount.host import kernel, loop
 

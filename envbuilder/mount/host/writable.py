@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 from pathlib import Path
 
 from envbuilder.mount.host import kernel
-
-_log = logging.getLogger(__name__)
 
 
 def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_nodev: bool) -> list[Path]:
@@ -28,7 +25,9 @@ def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_
         # The scratch folder may itself lie on an overlay or a network file system: memory will do.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EREMOTE):
             raise
-        _log.info("%s cannot hold a writable layer (%s): using memory", scratch, error)
+        import logging  # noqa: PLC0415  seldom needed
+
+        logging.getLogger(__name__).info("%s cannot hold a writable layer (%s): using memory", scratch, error)
         kernel.mount_tmpfs(scratch, name=name)
         try:
             _mount(lower, scratch, root, name=name, nosuid_nodev=nosuid_nodev)

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from envbuilder.cli.complete import environment_names
-from envbuilder.cli.main import cli
+from envbuilder.cli.verbs import cli
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from envbuilder.cli.main import cli
+from envbuilder.cli.verbs import cli
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("plann", "plan"), ("bulid", "build"), ("unmonut", "unmount")])

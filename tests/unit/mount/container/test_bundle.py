@@ -11,9 +11,9 @@ import pytest
 from envbuilder.mount.container.bundle import Bind, NoCommand, ProcessOptions, arguments, environment, runtime_config
 from envbuilder.mount.container.cdi import BadCdi, Edits, NoSuchDevice, device_edits, has_kind
 from envbuilder.mount.container.commands import CommandNotFound, check_command
+from envbuilder.mount.container.host import host_limits
 from envbuilder.mount.container.runtime import exit_program, try_runtime
 from envbuilder.mount.container.users import ContainerUser, UnknownUser, find_user
-from envbuilder.mount.run import host_limits
 from envbuilder.oci.config import ImageConfig
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import ProgramFailed
