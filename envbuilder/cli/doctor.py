@@ -102,7 +102,7 @@ def _programs() -> list[Capability]:
 
 
 def _sources(app: App) -> list[Capability]:
-    indexes = read_python_indexes(os.environ, app.settings.section("indexes")).all
+    indexes = read_python_indexes(os.environ, app.settings.section("indexes"), runner=None).all
     archives = known_archives(app.settings.section("mirrors"))
     found = {f"index {role}": url for role, url in indexes.items()}
     found |= {f"archive {role}": url for role, url in archives.items()}
@@ -115,7 +115,14 @@ def _sources(app: App) -> list[Capability]:
 def _image(app: App, reference: str, mode: str) -> Capability:
     try:
         source = open_source(app, reference)
-        found = resolve(source.target, source.what, host_platform_of(), asked=reference, pinned=source.pinned)
+        found = resolve(
+            source.target,
+            source.what,
+            host_platform_of(),
+            asked=reference,
+            pinned=source.pinned,
+            believes_indexes=app.switch("mount.layer-indexes"),
+        )
     except EnvbuilderError as error:
         return Capability(name=reference, ok=False, why=str(error))
     how = (

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import configparser
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from envbuilder.errors import SpecErrors
+from envbuilder.lock.keyring import KeyringIndexes, is_wanted
 from envbuilder.lock.logins import netrc_logins, uv_logins, with_login
+from envbuilder.proc import Runner, run
 from envbuilder.spec.toml import parse_toml
 
 DEFAULT = "default"
@@ -32,11 +34,14 @@ class Indexes:
     all: every known role; ``default`` is always there.
     for_uv: those that uv must be told, because its own configuration does not have them.
     several: whether uv's own configuration may send it to more than one index.
+    keyring: whether uv is told to ask a keyring. always: roles for which it asks that for the user too.
     """
 
     all: Mapping[str, str]
     for_uv: Mapping[str, str] = field(default_factory=dict)
     several: bool = False
+    keyring: bool = False
+    always: frozenset[str] = frozenset()
 
     def role_of(self, url: str) -> str | None:
         """The role of the index at ``url``, which may lack credentials; None when none is known."""
@@ -100,7 +105,13 @@ def python_indexes(
         from pip._internal.models.index import PyPI  # noqa: PLC0415  seldom needed
 
         found[DEFAULT] = PyPI.simple_url
-    return Indexes(all=found, for_uv=for_uv, several=several)
+    return Indexes(
+        all=found,
+        for_uv=for_uv,
+        several=several,
+        keyring=is_wanted(environment, documents),
+        always=frozenset(_always(documents)),
+    )
 
 
 #: Keys of uv.toml that may name an index beside the default one.
@@ -138,6 +149,16 @@ def _from_uv(environment: Mapping[str, str], documents: list[dict[str, Any]]) ->
     return found
 
 
+def _always(documents: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Names of indexes with ``authenticate = "always"``."""
+    for document in documents:
+        entries = document.get("index")
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and entry.get("authenticate") == "always":
+                yield from (str(entry["name"]),) if "name" in entry else ()
+                yield from (DEFAULT,) if entry.get("default") is True else ()
+
+
 def _named(text: str) -> tuple[str, str]:
     """Name and address in ``name=https://...``; the name is "" when there is none."""
     match = re.fullmatch(r"([A-Za-z0-9_-]+)=(.+)", text)
@@ -163,8 +184,13 @@ def _from_pip(text: str) -> str:
     return parser.get("global", "index-url", fallback="").strip()
 
 
-def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str, str]) -> Indexes:
+def read_python_indexes(
+    environment: Mapping[str, str], configured: Mapping[str, str], *, runner: Runner | None = run
+) -> Indexes:
     """``python_indexes`` with the configuration files that uv and pip would read on this machine.
+
+    runner: starts the keyring of a machine whose uv is told to ask one, once an address is looked at; None: it is not
+        asked.
 
     Raises:
         SpecErrors: one of uv's files is not TOML, or a configured index is neither an address nor a folder.
@@ -193,7 +219,10 @@ def read_python_indexes(environment: Mapping[str, str], configured: Mapping[str,
     def logged_in(url: str) -> str:
         return (FLAT if is_page(url) else "") + with_login(address_of(url), logins)
 
-    return replace(found, all={role: logged_in(url) for role, url in found.all.items()})
+    known: Mapping[str, str] = {role: logged_in(url) for role, url in found.all.items()}
+    if found.keyring and runner:
+        known = KeyringIndexes(known, always=found.always, runner=runner, environment=environment)
+    return replace(found, all=known)
 
 
 def _text(file: Path) -> str:
