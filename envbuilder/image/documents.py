@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from envbuilder.digest import Descriptor, describe
+from envbuilder.image.base_packages import base_packages
 from envbuilder.image.licences import licences
 from envbuilder.image.provenance import provenance
 from envbuilder.image.sbom import cyclonedx, spdx
@@ -27,10 +28,15 @@ def attach_documents(
 ) -> tuple[Descriptor, ...]:
     """Attach the locks, both SBOMs and the provenance to the image ``subject`` of ``layers``, which is in ``store``."""
     known, lock = licences(layers, store), locks[-1]
+    theirs = base_packages([layer for layer in layers if layer.theirs], store)
     documents: tuple[tuple[str, str, list[tuple[str, bytes]]], ...] = (
         (media_types.LOCK_ARTIFACT, media_types.LOCK_TOML, [(f"{each.name}.lock.toml", dump(each)) for each in locks]),
-        (media_types.CYCLONEDX, media_types.CYCLONEDX, [("sbom.cdx.json", cyclonedx(lock, subject.digest, known))]),
-        (media_types.SPDX, media_types.SPDX, [("sbom.spdx.json", spdx(lock, subject.digest, known))]),
+        (
+            media_types.CYCLONEDX,
+            media_types.CYCLONEDX,
+            [("sbom.cdx.json", cyclonedx(lock, subject.digest, known, theirs))],
+        ),
+        (media_types.SPDX, media_types.SPDX, [("sbom.spdx.json", spdx(lock, subject.digest, known, theirs))]),
         (media_types.IN_TOTO, media_types.IN_TOTO, [("provenance.json", provenance(locks, subject, layers))]),
     )
     return tuple(attach_document(store, subject, kind, media_type, parts) for kind, media_type, parts in documents)

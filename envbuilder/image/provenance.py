@@ -37,6 +37,10 @@ def provenance(locks: Sequence[Lock], image: Descriptor, layers: Sequence[Layer]
     dependencies += [
         {"uri": package_url(each, lock.suite), "digest": {"sha256": each.digest.hex}} for each in artifacts
     ]
+    if lock.system and lock.system.base:
+        base = lock.system.base
+        dependencies.append({"name": f"base:{lock.system.name}", "digest": {"sha256": base.manifest.hex}})
+        dependencies += [{"name": "base layer", "digest": {"sha256": each.digest.hex}} for each in base.layers]
     dependencies += [{"name": f"file:{each.path}", "digest": {"sha256": each.digest.hex}} for each in lock.files]
     statement = {
         "_type": _STATEMENT,

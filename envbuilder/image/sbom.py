@@ -26,6 +26,7 @@ from packageurl import PackageURL
 
 from envbuilder import __version__
 from envbuilder.digest import Digest
+from envbuilder.image.base_packages import BasePackage
 from envbuilder.image.licences import Licensing, words_of
 from envbuilder.layer.tree import SOURCE_EPOCH_S
 from envbuilder.lock.model import Artifact, Deb, Lock
@@ -46,10 +47,20 @@ def package_url(artifact: Artifact, suite: str) -> str:
     return f"pkg:pypi/{artifact.name}@{quote(artifact.version, safe='.-')}?file_name={quote(artifact.file, safe='.-')}"
 
 
-def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
+def _base_url(package: BasePackage, system: str) -> str:
+    """The purl of a package that a base of others has."""
+    version = quote(package.version, safe="~+.-")
+    if package.kind == "wheel":
+        return f"pkg:pypi/{package.name}@{version}"
+    vendor = quote(system.partition("-")[0], safe="")
+    arch = quote(package.architecture, safe="")
+    return f"pkg:deb/{vendor}/{quote(package.name, safe='+.-')}@{version}?arch={arch}&distro={system}"
+
+
+def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str], theirs: Sequence[BasePackage] = ()) -> bytes:
     """The CycloneDX 1.6 document of the image with digest ``image`` that ``lock`` became.
 
-    licences: ``wheel:<name>`` and ``deb:<name>`` -> expression or words.
+    licences: ``wheel:<name>`` and ``deb:<name>`` -> expression or words. theirs: what a base of others has.
     """
     licensing = Licensing()
     whole = Component(
@@ -62,12 +73,7 @@ def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
     components = []
     for artifact in _artifacts(lock):
         url = package_url(artifact, lock.suite)
-        words = licences.get(_key(artifact), "")
-        found: list[DisjunctiveLicense | LicenseExpression] = []
-        if licensing.is_expression(words):
-            found = [LicenseExpression(licensing.normal(words))]
-        elif words:
-            found = [DisjunctiveLicense(name=words)]
+        found = _licences(licences.get(_key(artifact), ""), licensing)
         components.append(
             Component(
                 type=ComponentType.LIBRARY,
@@ -80,9 +86,20 @@ def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
                 properties=[Property(name=media_types.LAYER_ID, value=artifact.layer)],
             )
         )
-    system = Component(
-        type=ComponentType.OPERATING_SYSTEM, name="debian", version=lock.suite, bom_ref=f"debian-{lock.suite}"
-    )
+    components += [
+        Component(
+            type=ComponentType.LIBRARY,
+            name=each.name,
+            version=each.version,
+            bom_ref=f"base:{_base_url(each, system_name(lock))}",
+            purl=PackageURL.from_string(_base_url(each, system_name(lock))),
+            licenses=_licences(licences.get(f"{each.kind}:{each.name}", "") if each.kind == "deb" else "", licensing),
+            properties=[Property(name=media_types.LAYER_ID, value=f"{lock.name}/base")],
+        )
+        for each in theirs
+    ]
+    name, _, version = system_name(lock).partition("-")
+    system = Component(type=ComponentType.OPERATING_SYSTEM, name=name, version=version, bom_ref=system_name(lock))
     bom = Bom(
         # Every SBOM of one image is the same document, so it has the same number.
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, f"urn:envbuilder:{image}"),
@@ -93,7 +110,7 @@ def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
                 components=[Component(type=ComponentType.APPLICATION, name="envbuilder", version=__version__)]
             ),
         ),
-        components=[*components, *([system] if lock.suite else [])],
+        components=[*components, *([system] if system_name(lock) else [])],
     )
     bom.dependencies = [
         Dependency(ref=whole.bom_ref, dependencies=[Dependency(ref=each.bom_ref) for each in components])
@@ -102,8 +119,19 @@ def cyclonedx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
     return _json(json.loads(document))
 
 
-def spdx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
-    """The SPDX 2.3 document of the image with digest ``image`` that ``lock`` became; ``licences`` as above."""
+def system_name(lock: Lock) -> str:
+    """What the image is made of: ``debian-trixie``, or what a base of others calls itself; "" if nothing is known."""
+    return f"debian-{lock.suite}" if lock.suite else lock.system.name if lock.system else ""
+
+
+def _licences(words: str, licensing: Licensing) -> list[DisjunctiveLicense | LicenseExpression]:
+    if licensing.is_expression(words):
+        return [LicenseExpression(licensing.normal(words))]
+    return [DisjunctiveLicense(name=words)] if words else []
+
+
+def spdx(lock: Lock, image: Digest, licences: Mapping[str, str], theirs: Sequence[BasePackage] = ()) -> bytes:
+    """The SPDX 2.3 document of the image with digest ``image`` that ``lock`` became; other arguments as above."""
     licensing = Licensing()
     refs = {words: _licence_ref(words) for words in words_of(licences, licensing)}
     root = "SPDXRef-image"
@@ -124,13 +152,19 @@ def spdx(lock: Lock, image: Digest, licences: Mapping[str, str]) -> bytes:
                 **_package(name, artifact.name, artifact.version, artifact.digest, "LIBRARY"),
                 "licenseDeclared": declared,
                 "packageFileName": artifact.file.rpartition("/")[2],
-                "externalRefs": [
-                    {
-                        "referenceCategory": "PACKAGE-MANAGER",
-                        "referenceType": "purl",
-                        "referenceLocator": package_url(artifact, lock.suite),
-                    }
-                ],
+                "externalRefs": [_purl(package_url(artifact, lock.suite))],
+            }
+        )
+        relations.append(_relation(root, "CONTAINS", name))
+    for number, each in enumerate(theirs):
+        name = f"SPDXRef-base-{number}-{_id(each.name)}"
+        words = licences.get(f"deb:{each.name}", "") if each.kind == "deb" else ""
+        declared = refs.get(words) or (licensing.normal(words) if words else _NOTHING)
+        packages.append(
+            {
+                **_package(name, each.name, each.version, None, "LIBRARY"),
+                "licenseDeclared": declared,
+                "externalRefs": [_purl(_base_url(each, system_name(lock)))],
             }
         )
         relations.append(_relation(root, "CONTAINS", name))
@@ -162,7 +196,12 @@ def _key(artifact: Artifact) -> str:
     return f"{'deb' if isinstance(artifact, Deb) else 'wheel'}:{artifact.name}"
 
 
-def _package(name: str, title: str, version: str, digest: Digest, purpose: str) -> dict[str, Any]:
+def _purl(url: str) -> dict[str, str]:
+    return {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": url}
+
+
+def _package(name: str, title: str, version: str, digest: Digest | None, purpose: str) -> dict[str, Any]:
+    checksums = {"checksums": [{"algorithm": "SHA256", "checksumValue": digest.hex}]} if digest else {}
     return {
         "SPDXID": name,
         "name": title,
@@ -173,7 +212,7 @@ def _package(name: str, title: str, version: str, digest: Digest, purpose: str) 
         "licenseDeclared": _NOTHING,
         "copyrightText": _NOTHING,
         "primaryPackagePurpose": purpose,
-        "checksums": [{"algorithm": "SHA256", "checksumValue": digest.hex}],
+        **checksums,
     }
 
 

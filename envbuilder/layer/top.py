@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.digest import Digest, canonical_json
+from envbuilder.layer.base import check_ways
 from envbuilder.layer.computed import COMPUTED_VERSION, computed_entries
 from envbuilder.layer.files import file_entries, overlay
 from envbuilder.layer.frames import COMPRESSOR
+from envbuilder.layer.merge import merge
 from envbuilder.layer.model import Recipe
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
 from envbuilder.layer.removal import whiteouts
@@ -45,6 +47,11 @@ class TopPlan:
     replaced: tuple[int, ...] = ()
     given: frozenset[str] = frozenset()
     parent: Lock | None = None
+
+    @property
+    def theirs_count(self) -> int:
+        """Number of layers of a base of others; they are the first."""
+        return len(self.lock.system.base.layers) if self.lock.system and self.lock.system.base else 0
 
     @property
     def theirs(self) -> str:
@@ -119,6 +126,8 @@ class GroundedTop:
                 parent=parent,
             )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))
+        if self.plan.theirs:
+            check_ways([f"{PREFIX}/pyvenv.cfg", *(rule.path for rule in lock.files)], merge(self.placed), lock.name)
         entries += [whiteout(path) for path in self._outdated(entries)]
         yield from entries
         yield from self._parents(entries)
@@ -146,9 +155,15 @@ class GroundedTop:
         gone = {path for path in was - self.plan.given if not ends.intersection(_ancestors(path))}
         return whiteouts(gone, stays)
 
+    def _settled(self) -> Sequence[Sequence[Placed]]:
+        """The layers below by who says what a directory is, last: packages name directories that are a base's."""
+        if not self.plan.theirs:
+            return self.placed
+        return (*self.placed[self.plan.theirs_count :], *self.placed[: self.plan.theirs_count])
+
     def _parents(self, entries: Sequence[Entry]) -> Iterator[Entry]:
         """Parent directories as they are below: a layer that made /root anew would open it to all."""
-        below = {placed.path: placed for layer in self.placed for placed in layer}
+        below = {placed.path: placed for layer in self._settled() for placed in layer}
         own = {entry.path for entry in entries}
         for path in sorted({parent for each in own for parent in _ancestors(each)} - own):
             placed = below.get(path)

@@ -9,6 +9,8 @@ from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 
 _T = TypeVar("_T")
+#: Bits of an integer besides its sign (TOML 1.0, "Integer"): Python prints none of more than 4300 digits.
+_BITS = 63
 
 
 class InvalidLock(SpecError):
@@ -57,6 +59,8 @@ class LockTable:
         value = self.values.pop(key, default)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidLock(f"{self.path}{key}: want {kind.__name__}, got {type(value).__name__}")
+        if isinstance(value, int) and value.bit_length() > _BITS:
+            raise InvalidLock(f"{self.path}{key}: want an integer of 64 bits, got one of {value.bit_length()}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
