@@ -89,4 +89,4 @@ class KeyringIndexes(Mapping[str, str]):
         lines = done.stdout.decode(errors="replace").splitlines()
         if done.status or len(lines) < (1 if user else 2):
             return None
-        return (user, lines[0].rstrip()) if user else (lines[0], lines[1])
+        return (user, lines[0]) if user else (lines[0], lines[1])

@@ -18,7 +18,7 @@ from envbuilder.testing.index import PackageIndex
 
 KEYRING = """#!/bin/sh
 echo "$@" >> "$HOME/asked"
-[ "$2 $3" = "$SERVICE alice" ] && echo 's3cr3t '
+[ "$2 $3" = "$SERVICE alice" ] && echo s3cr3t
 [ "$2 $3" = "$SERVICE --mode" ] && printf 'alice\\ns3cr3t\\n'
 [ "$2" = "$SERVICE" ]
 """
