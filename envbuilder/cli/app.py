@@ -94,13 +94,18 @@ class App:
             node_connections=int(on_node),
             wait_limit_s=float(limit),
             answer_limit_s=float(answer),
-            trace=self._switch("mount.trace"),
-            layer_indexes=self._switch("mount.layer-indexes"),
-            background=self._switch("mount.background"),
+            trace=self.switch("mount.trace"),
+            layer_indexes=self.switch("mount.layer-indexes"),
+            background=self.switch("mount.background"),
             quota=Quota.parse(self.settings.get("mount.quota")),
         )
 
-    def _switch(self, key: str) -> bool:
+    def switch(self, key: str) -> bool:
+        """Whether the setting ``key`` is on.
+
+        Raises:
+            SpecError: it is neither on nor off.
+        """
         word = self.settings.get(key)
         if word not in ("on", "off"):
             raise SpecError(f"{key}: want on or off, got {word!r}")

@@ -33,11 +33,14 @@ def command(app: App, references: tuple[str, ...], platform: str, policy: str) -
     status is that of the first of them.
     """
     parsed = Platform.parse(platform) if platform else host_platform_of()
+    believes = app.switch("mount.layer-indexes")
 
     def one(text: str) -> tuple[Resolution, dict[str, Any] | None]:
         source = open_source(app, text)
         trust = check_trust(app, source, policy)
-        resolution = resolve(source.target, source.what, parsed, asked=text, pinned=source.pinned)
+        resolution = resolve(
+            source.target, source.what, parsed, asked=text, pinned=source.pinned, believes_indexes=believes
+        )
         return resolution, trust.to_json() if trust else None
 
     if len(references) == 1:

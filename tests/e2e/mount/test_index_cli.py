@@ -42,6 +42,10 @@ def test_an_indexed_gzip_image_starts_without_being_pulled(registry, envbuilder,
     would = envbuilder("index", reference, "--dry-run")
     made = json.loads(envbuilder("index", reference, "--json"))
     again = json.loads(envbuilder("index", reference, "--json"))
+    starts = {
+        switch: json.loads(envbuilder("resolve", reference, "--json", ENVBUILDER_MOUNT_LAYER_INDEXES=switch))["start"]
+        for switch in ("off", "on")
+    }
     (tmp_path / "at").mkdir()
     envbuilder("mount", reference, "at", ENVBUILDER_MOUNT_LAYER_INDEXES="on", ENVBUILDER_MOUNT_BACKGROUND="off")
     try:
@@ -53,6 +57,7 @@ def test_an_indexed_gzip_image_starts_without_being_pulled(registry, envbuilder,
     assert "would be indexed" in would
     assert [row["what"] for row in made["layers"]] == ["indexed now", "has a table of its own"]
     assert [row["what"] for row in again["layers"]] == ["is indexed", "has a table of its own"]
+    assert starts == {"off": "full", "on": "lazy"}
     assert end == TEXT[-20:]
     assert mount["how"].endswith("lazy")
     assert mount["image"] == str(root.digest), "the image is what it was"
