@@ -93,7 +93,7 @@ def make_layer(
     """Make the layer of ``plan`` in ``store``.
 
     The bytes are written once, straight into the store; nothing is left there on failure.
-    helpers: threads that may compress and hash beside the caller's.
+    helpers: processes that may compress and hash beside this one.
 
     Raises:
         whatever reading the artefacts raises; HostError: the disk is full or read-only. LayerTooLarge.
@@ -172,7 +172,7 @@ def _build_missing(
     weights = {plan.id: _weight(plan) for plan in plans}
     by_size = sorted(plans, key=lambda plan: (owners.index(plan.id.partition("/")[0]), -weights[plan.id], plan.id))
     # What would run on when all else is done uses more than one core itself; else layers side by side fill them.
-    helpers = {plan.id: jobs if weights[plan.id] * jobs > sum(weights.values()) else 0 for plan in plans}
+    helpers = {plan.id: jobs - 1 if weights[plan.id] * jobs > sum(weights.values()) else 0 for plan in plans}
     with _pools(min(jobs, len(plans)), store) as (fetchers, builders):
         fetches = {
             artifact.digest: fetchers.submit(artifacts.file, artifact)

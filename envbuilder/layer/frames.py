@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +17,8 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages
 from envbuilder.layer.chunks import Chunk, ChunkIndex, index_annotations, skippable
+from envbuilder.layer.frame_worker import Frame, Framer
+from envbuilder.layer.framing import Framing
 from envbuilder.layer.tar import Writable
 from envbuilder.oci import media_types
 
@@ -28,6 +29,10 @@ CHUNK_SIZE = 256 << 10
 LEVEL = 3
 #: What decides the bytes of a blob besides the tar: part of every layer's recipe.
 COMPRESSOR = f"zstd/{'.'.join(map(str, zstandard.ZSTD_VERSION))} level={LEVEL} chunk={CHUNK_SIZE}"
+
+
+#: Chunks that wait for one before them: more than helpers have slots, so that a slow helper does not stop the caller.
+_MOST_WAITING = 32
 
 
 class BadChunk(IntegrityError):
@@ -57,33 +62,36 @@ class Hashing(Writable, Protocol):
 
 
 class FrameWriter:
-    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, and two more a helper.
+    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, and 2 MiB more a helper.
 
     ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
-    thread-safe. helpers: threads that compress and hash chunks while the caller makes the next; the bytes are the
-    same. With none all is done in the caller's thread: parallel layers use the cores without hand-overs.
+    thread-safe. helpers: processes that may compress and hash chunks while the caller makes the next; when all are
+    busy, the caller does it itself. The bytes are the same.
+
+    Raises:
+        FramingDied: a helper was killed.
     """
 
     def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD, helpers: int = 0) -> None:
         self._out = out if isinstance(out, Hashing) else _Hashed(out)
         self._media_type = media_type
-        self._helpers = ThreadPoolExecutor(helpers, "frames") if helpers else None
-        self._ahead = 2 * helpers
-        self._free = [_Desk() for _ in range(self._ahead + 1)]
-        self._desk = self._free.pop()
+        self._framer = Framer(LEVEL)
+        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
+        self._slot = self._helpers.take() if self._helpers else None
+        self._chunk = self._room()
         self._filled = 0
-        self._running: deque[tuple[_Desk, int, Future[_Frame]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._diff_id = hashlib.sha256()
         self._offsets, self._blob_offsets, self._checksums = [0], [0], bytearray()
         self._nodes = bytearray()
 
-    def write(self, data: bytes, /) -> int:
+    def write(self, data: bytes | memoryview, /) -> int:
         """Take the next bytes of the stream, all of them."""
         view = memoryview(data)
         size, taken = len(view), 0
         while taken < size:
             part = min(size - taken, CHUNK_SIZE - self._filled)
-            self._desk.chunk[self._filled : self._filled + part] = view[taken : taken + part]
+            self._chunk[self._filled : self._filled + part] = view[taken : taken + part]
             self._filled += part
             taken += part
             if self._filled == CHUNK_SIZE:
@@ -94,8 +102,8 @@ class FrameWriter:
         """End the last chunk, write the chunk index behind it, and say what the blob is."""
         if self._filled:
             self._end_chunk()
-        while self._running:
-            self._take_oldest()
+        while self._waiting:
+            self._append_done(wait=True)
         self.close()
         index = ChunkIndex(
             offsets=tuple(self._offsets), blob_offsets=tuple(self._blob_offsets), checksums=bytes(self._checksums)
@@ -118,7 +126,7 @@ class FrameWriter:
     def close(self) -> None:
         """End the helpers; a no-op after ``finish``."""
         if self._helpers is not None:
-            self._helpers.shutdown(cancel_futures=True)
+            self._helpers.close()
 
     def __enter__(self) -> FrameWriter:  # noqa: PYI034  typing.Self is of Python 3.11
         return self
@@ -126,24 +134,46 @@ class FrameWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _room(self) -> memoryview:
+        if self._helpers is None or self._slot is None:
+            return memoryview(bytearray(CHUNK_SIZE))
+        return self._helpers.chunk(self._slot)
+
     def _end_chunk(self) -> None:
-        desk, size, self._filled = self._desk, self._filled, 0
-        if self._helpers is None:
-            self._diff_id.update(desk.chunk[:size])
-            self._append(size, desk.frame(size))
+        size, self._filled = self._filled, 0
+        chunk = self._chunk[:size]
+        if self._helpers is None or self._slot is None:
+            self._diff_id.update(chunk)
+            self._append(size, self._framer.frame(chunk))
             return
-        self._running.append((desk, size, self._helpers.submit(desk.frame, size)))
-        self._diff_id.update(desk.chunk[:size])  # the one hash that has an order: meanwhile, here
-        while len(self._running) > self._ahead or (self._running and self._running[0][2].done()):
-            self._take_oldest()
-        self._desk = self._free.pop()
+        following = self._helpers.take()
+        if following is None:  # all are busy: this chunk is ours, and its slot is free when it is done
+            self._diff_id.update(chunk)
+            self._waiting.append(_Waiting(None, size, self._framer.frame(chunk)))
+        else:
+            self._waiting.append(_Waiting(self._slot, size))
+            self._helpers.start(self._slot, size)
+            self._diff_id.update(chunk)  # the one hash that has an order: meanwhile, here
+            self._slot, self._chunk = following, self._helpers.chunk(following)
+        self._append_done(wait=len(self._waiting) > _MOST_WAITING)
 
-    def _take_oldest(self) -> None:
-        desk, size, future = self._running.popleft()
-        self._append(size, future.result())
-        self._free.append(desk)
+    def _append_done(self, *, wait: bool) -> None:
+        """Append the chunks that are done and whose turn it is; with ``wait`` one at least."""
+        assert self._helpers is not None
+        while self._waiting:
+            first = self._waiting[0]
+            while first.frame is None and (answer := self._helpers.answer(wait=wait)) is not None:
+                slot, frame = answer
+                next(each for each in self._waiting if each.slot == slot and each.frame is None).frame = frame
+            if first.frame is None:
+                return
+            self._append(first.size, first.frame)
+            self._waiting.popleft()
+            if first.slot is not None:
+                self._helpers.free(first.slot)
+            wait = False
 
-    def _append(self, size: int, frame: _Frame) -> None:
+    def _append(self, size: int, frame: Frame) -> None:
         self._nodes += frame.node
         self._checksums += frame.checksum
         self._offsets.append(self._offsets[-1] + size)
@@ -151,28 +181,13 @@ class FrameWriter:
         self._out.write(frame.data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """A chunk as it is stored; its checksum, and the node over its pages."""
+@dataclass(slots=True)
+class _Waiting:
+    """A chunk whose turn has not come: the helpers' slot that it is in, if any; its frame once it is made."""
 
-    data: bytes
-    checksum: bytes
-    node: bytes
-
-
-class _Desk:
-    """Room for one chunk, and what compresses it; one thread works at it at a time."""
-
-    def __init__(self) -> None:
-        self.chunk = memoryview(bytearray(CHUNK_SIZE))
-        # No frame checksum: the chunk index has the SHA-256 of every frame, the manifest that of the blob.
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True)
-
-    def frame(self, size: int) -> _Frame:
-        """The first ``size`` bytes of the chunk as a frame."""
-        chunk = self.chunk[:size]
-        data = self._compressor.compress(chunk)
-        return _Frame(data, hashlib.sha256(data).digest(), pages.node(pages.leaves(chunk)))
+    slot: int | None
+    size: int
+    frame: Frame | None = None
 
 
 class _Hashed:
@@ -185,7 +200,7 @@ class _Hashed:
     def digest(self) -> Digest:
         return Digest("sha256:" + self._hash.hexdigest())
 
-    def write(self, data: bytes, /) -> None:
+    def write(self, data: bytes | memoryview, /) -> None:
         self._hash.update(data)
         self._out.write(data)
 

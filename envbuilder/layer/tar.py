@@ -42,7 +42,7 @@ class WrongSize(IntegrityError):
 class Writable(Protocol):
     """Anything that takes all bytes of each ``write``."""
 
-    def write(self, data: bytes, /) -> object: ...
+    def write(self, data: bytes | memoryview, /) -> object: ...
 
 
 def write_tar(entries: Iterable[Entry], out: Writable) -> tuple[Placed, ...]:

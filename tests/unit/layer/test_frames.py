@@ -1,8 +1,13 @@
 import hashlib
 import io
+import os
 import random
-import threading
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -10,6 +15,7 @@ import zstandard
 from envbuilder.digest import Digest
 from envbuilder.layer.chunks import index_range
 from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, FrameWriter, read_chunk
+from envbuilder.layer.framing import FramingDied
 
 
 def framed(data, piece=100_003, helpers=0):
@@ -65,14 +71,59 @@ class FullAfter:
             raise OSError(28, "No space left on device")
 
 
+def children():
+    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
 @pytest.mark.parametrize("helpers", [0, 2])
-def test_a_writer_that_fails_leaves_no_thread_behind(helpers):
-    before = threading.active_count()
+def test_a_writer_that_fails_leaves_no_process_behind(helpers):
+    before = children()
     with pytest.raises(OSError, match="No space"), FrameWriter(FullAfter(CHUNK_SIZE), helpers=helpers) as writer:
+        assert len(children() - before) == helpers
         writer.write(random.Random(2).randbytes(CHUNK_SIZE * 9))
         writer.finish()
 
-    assert threading.active_count() == before
+    assert children() == before
+
+
+def test_killed_helpers_are_an_error_and_no_endless_wait():
+    before = children()
+    with pytest.raises(FramingDied, match="ended early"), FrameWriter(io.BytesIO(), helpers=2) as writer:
+        for pid in children() - before:
+            os.kill(pid, signal.SIGKILL)
+        writer.write(random.Random(2).randbytes(CHUNK_SIZE) * 9)
+        writer.finish()
+
+    assert children() == before
+
+
+def test_a_helper_that_is_killed_at_its_work_is_an_error_though_others_live():
+    before = children()
+    with pytest.raises(FramingDied, match="ended early"), FrameWriter(io.BytesIO(), helpers=2) as writer:
+        first, _ = helpers = children() - before
+        for pid in helpers:
+            os.kill(pid, signal.SIGSTOP)
+        writer.write(DATA)
+        os.kill(first, signal.SIGKILL)
+        writer.finish()
+
+    assert children() == before
+
+
+def test_a_helper_does_not_outlive_a_killed_caller():
+    code = (
+        "import io, os; from envbuilder.layer.frames import FrameWriter; writer = FrameWriter(io.BytesIO(), helpers=1);"
+        "writer.write(bytes(1 << 20)); print(open('/proc/self/task/%d/children' % os.getpid()).read(), flush=True);"
+        "os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (-9, b"")
+    (helper,) = done.stdout.split()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{int(helper)}/exe").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not Path(f"/proc/{int(helper)}/exe").exists()
 
 
 def test_an_empty_stream_is_a_blob_with_an_empty_index():
