@@ -41,7 +41,7 @@ from envbuilder.store.copy import copy
 from envbuilder.store.early import EarlyPush
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import referrers
-from envbuilder.store.target import SerialTarget, Target
+from envbuilder.store.target import RangeTarget, SerialTarget, Target
 
 #: Where artefacts come from: this machine's indexes and mirrors, or an archive.
 _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
@@ -145,7 +145,8 @@ def _build(
 ) -> dict[str, Any]:
     started = time.monotonic()
     lock, project = locks[-1], app.need_project()
-    target, tag = open_destination(app, destination) if destination else (None, "")
+    near = [lock.system.image] if lock.system and lock.system.base else []
+    target, tag = open_destination(app, destination, near=near) if destination else (None, "")
     here, plans = store_tag(lock.name, lock.version), plan(locks)
     key = image_key(lock, plans)
     predicted = read_predicted(project, lock)
@@ -217,7 +218,8 @@ def _beside(
     if target is None or expected is None or isinstance(target, SerialTarget):
         return store
     elsewhere = adopt_records(target, expected, plans, store, app.cache_directory)
-    return StoreBeside(store.directory, elsewhere) if elsewhere else store
+    there = target if isinstance(target, RangeTarget) else None
+    return StoreBeside(store.directory, elsewhere, there) if elsewhere else store
 
 
 def _layers(store: LayoutTarget, known: Known) -> list[Layer]:

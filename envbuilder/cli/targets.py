@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform as host_platform
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from envbuilder.cli.app import App
@@ -134,8 +135,10 @@ def writable(app: App, source: Source) -> Target:
             return source.target
 
 
-def open_destination(app: App, text: str) -> tuple[Target, str]:
+def open_destination(app: App, text: str, *, near: Sequence[str] = ()) -> tuple[Target, str]:
     """Where ``text`` lets an image be written, and the tag to give it.
+
+    near: names of images that have layers of it: a registry is asked to take those from its repositories of them.
 
     Raises:
         InvalidReference: an environment's name, or a digest, which is not chosen but follows from the bytes.
@@ -145,7 +148,8 @@ def open_destination(app: App, text: str) -> tuple[Target, str]:
         case RegistryReference():
             if reference.digest:
                 raise InvalidReference(f"{text}: a destination has a tag, its digest follows from the bytes")
-            return repository(app, reference, registry_client(app), writable=True), reference.tag
+            client = registry_client(app)
+            return repository(app, reference, client, writable=True, mount_from=beside(reference, near)), reference.tag
         case LayoutReference():
             return LayoutTarget(reference.directory, create=True), reference.tag or "latest"
         case EnvironmentName():
@@ -183,6 +187,17 @@ def look_at_destination(app: App, text: str) -> Target:
     if isinstance(target, ForgetfulTarget):
         target.forget()
     return target
+
+
+def beside(reference: RegistryReference, images: Iterable[str]) -> tuple[str, ...]:
+    """Repositories of ``images`` that are in the registry of ``reference``."""
+    found = []
+    for image in images:
+        with contextlib.suppress(InvalidReference):
+            other = parse_reference(image)
+            if isinstance(other, RegistryReference) and other.host == reference.host:
+                found.append(other.repository)
+    return tuple(found)
 
 
 def follow(source: Source, target: Target) -> None:

@@ -14,7 +14,7 @@ from envbuilder.cli.engine import load_into_engine
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import repository
-from envbuilder.cli.targets import Source, follow, host_platform_of, open_destination, open_source
+from envbuilder.cli.targets import Source, beside, follow, host_platform_of, open_destination, open_source
 from envbuilder.cli.trust import check_trust
 from envbuilder.custom.docker_archive import DockerArchiveTarget, write_docker_archive
 from envbuilder.digest import Descriptor, Digest
@@ -168,14 +168,18 @@ def _destination(app: App, asked: Transfer, source: Source) -> tuple[Target, str
 
 
 def _neighbours(app: App, source: Source, destination: RegistryReference) -> list[str]:
-    """Repositories that surely or likely hold the layers: the source's own, and that of the environment's parent."""
+    """Repositories that surely or likely hold the layers: the source's own; those of an environment's parent and base."""
     match source.reference:
         case RegistryReference(host=host, repository=name) if host == destination.host:
             return [name]
-        case EnvironmentName(name=name) if app.project and destination.repository.rpartition("/")[2] == name:
+        case EnvironmentName(name=name) if app.project:
+            chain = list(lineage(app.project, name))
+            system = chain[-1].base.system if chain[-1].base else None
+            bases = beside(destination, [system.image] if system else [])
+            if destination.repository.rpartition("/")[2] != name:
+                return [*bases]
             # As ``envbuilder push standard HOST/env/standard`` and then ``push ai HOST/env/ai`` leave them.
-            parents = [spec.name for spec in lineage(app.project, name)][1:]
-            return [destination.repository[: -len(name)] + parent for parent in parents]
+            return [*(destination.repository[: -len(name)] + spec.name for spec in chain[1:]), *bases]
     return []
 
 

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.image.attached import COPIED, all_attached, all_of
 from envbuilder.image.predict import Known, find_image, image_key, recall
-from envbuilder.layer.build import known_blob
+from envbuilder.layer.base import BasePlan
+from envbuilder.layer.build import has_layer, known_blob
 from envbuilder.layer.model import Recipe
 from envbuilder.lock.model import Lock
 from envbuilder.lock.predicted import Predicted
@@ -113,7 +114,14 @@ def _of_recipes(
     usable = _usable(predicted, target)
 
     def one(plan: Recipe) -> LayerForecast:
+        way: Way
         row = rows.get(plan.key)
+        if isinstance(plan, BasePlan):
+            # Its layer is known by the lock; the device is sent with it, and is no more than that.
+            there = target is not None and target.has(plan.blob)
+            way = "" if there or target is None else _way(plan.blob, target)
+            build = not has_layer(plan, store) and not (there and plan.key in usable)
+            return LayerForecast(id=plan.id, build=build, blob=plan.blob, way=way)
         blob = known_blob(plan, store)
         if blob is None and row is not None:
             blob = Descriptor(media_type=media_types.OCI_LAYER_TAR_ZSTD, digest=row.digest, size=row.size)
@@ -121,7 +129,7 @@ def _of_recipes(
             return LayerForecast(id=plan.id, build=True, blob=None, way="unknown" if target else "")
         there = target is not None and target.has(blob)
         build = not store.has(blob) and not (there and plan.key in usable)
-        way: Way = "" if there or target is None else _way(blob, target)
+        way = "" if there or target is None else _way(blob, target)
         return LayerForecast(id=plan.id, build=build, blob=blob, way=way)
 
     with ThreadPoolExecutor(_TOGETHER, "forecast") as pool:

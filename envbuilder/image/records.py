@@ -22,7 +22,7 @@ from envbuilder.image.licences import licences, record_name
 from envbuilder.layer.build import has_layer
 from envbuilder.layer.computed import part_name
 from envbuilder.layer.model import Recipe
-from envbuilder.layer.record import load_blob, load_layer, without_id
+from envbuilder.layer.record import load_blobs, load_layer, without_id
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci import media_types
@@ -31,7 +31,7 @@ from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Manifest, parse_document
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.records import RecordStore
 from envbuilder.store.referrers import attach
-from envbuilder.store.target import NotFound, Target
+from envbuilder.store.target import NotFound, RangeTarget, Target
 from envbuilder.store.whole import fetch_whole
 
 #: Folder below the cache where ``computed_entries`` remembers packages.
@@ -51,15 +51,20 @@ class BadRecords(IntegrityError):
 class StoreBeside(LayoutTarget):
     """A store that takes layers for present that the destination of a build has, and gives no name to what lacks them.
 
-    elsewhere: digests of those.
+    elsewhere: digests of those. there: the destination; parts of them are read from it.
     """
 
-    def __init__(self, directory: Path, elsewhere: frozenset[Digest]) -> None:
+    def __init__(self, directory: Path, elsewhere: frozenset[Digest], there: RangeTarget | None = None) -> None:
         super().__init__(directory)
-        self._elsewhere = elsewhere
+        self._elsewhere, self._there = elsewhere, there
 
     def has(self, what: Descriptor) -> bool:
         return what.digest in self._elsewhere or super().has(what)
+
+    def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
+        if self._there is None or what.digest not in self._elsewhere or super().has(what):
+            return super().fetch_range(what, offset, size)
+        return self._there.fetch_range(what, offset, size)
 
     def tag(self, what: Descriptor, tag: str) -> None:
         """Nothing: the store is not to offer an image that it cannot give."""
@@ -100,7 +105,7 @@ def _bundle(row: PredictedLayer, names: Sequence[str], store: LayoutTarget, part
     record = store.records.get(row.key.hex)
     layer = load_layer(record, key=row.key) if record else None
     known = {name: data for name in names if (data := parts.get(name))}
-    if record is None or layer is None or layer.blob.digest != row.digest or len(known) < len(names):
+    if record is None or layer is None or layer.listed.blob.digest != row.digest or len(known) < len(names):
         return None
     if store.has(layer.blob):
         licences([layer], store)  # remembers them
@@ -159,11 +164,14 @@ def adopt_records(
             store.records.put(record_name(key), said)
             for name, part in theirs.items():
                 parts.put(name, part)
-    return frozenset(
-        row.digest
-        for key, row in found.items()
-        if (data := _is_noted(key, store)) and (blob := load_blob(data, key=key)) and blob.digest == row.digest
-    )
+    usable: set[Digest] = set()
+    for key, row in found.items():
+        data = _is_noted(key, store)
+        blobs = load_blobs(data, key=key) if data else ()
+        # Of a layer of others a build needs the device too, which stands before it.
+        if blobs and blobs[-1].digest == row.digest and all(map(target.has, blobs[:-1])):
+            usable.update(each.digest for each in blobs)
+    return frozenset(usable)
 
 
 def _is_noted(key: Digest, store: LayoutTarget) -> bytes | None:
