@@ -27,8 +27,9 @@ from envbuilder.layer.debian.effects import (
     Write,
 )
 
-#: Part of the recipe of the computed layer: raise it when an effect changes or a package is added (one whose scripts
-#: were allowed unread has a layer without them).
+#: Part of the recipe of the computed layer: raise it when an effect changes, or scripts of a package with effects are
+#: added (one whose scripts were allowed unread has a layer without them). A package without effects changes no layer:
+#: the alternatives that its script names are left out for as long as it is allowed unread.
 TABLE_VERSION = 3
 
 
@@ -168,6 +169,8 @@ REVIEWED: Mapping[str, Reviewed] = {
         effects=(Own("usr/bin/fusermount3", 0o4755),),
     ),
     "g++": Reviewed(scripts=("18a7fd02747a69f01a2a9ecd316b615a",)),
+    # Its alternative is read; the links that it would remove are of before Debian's move to /usr/share/man.
+    "gawk": Reviewed(scripts=("3e40a2e89530a7c71d02454ac4ef2d20",)),
     "gcc": Reviewed(scripts=("a9ab551e11acf135650038201d852321",)),
     "gfortran": Reviewed(scripts=("2cdd469ae397cd9d57e974883f27e5a9",)),
     "ghostscript": Reviewed(

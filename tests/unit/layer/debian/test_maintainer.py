@@ -1,5 +1,6 @@
 import pytest
 
+from envbuilder.layer.debian.alternatives import alternatives_in
 from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.effects import Account
 from envbuilder.layer.debian.known_scripts import REVIEWED
@@ -22,6 +23,22 @@ fi
 
 
 exit 0
+"""
+
+GAWK = """\
+#!/bin/sh
+set -e
+
+update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/gawk 10 \\
+  --slave /usr/share/man/man1/awk.1.gz awk.1.gz /usr/share/man/man1/gawk.1.gz \\
+  --slave /usr/bin/nawk nawk /usr/bin/gawk \\
+  --slave /usr/share/man/man1/nawk.1.gz nawk.1.gz /usr/share/man/man1/gawk.1.gz
+for badlink in /usr/man/man1/awk.1 /usr/man/man1/nawk.1; do
+  if [ -L $badlink ]; then
+    if ! ls -l $(ls -l $badlink | cut -d">" -f2) >/dev/null 2>&1; then
+      rm -f $badlink; fi; fi; done
+
+
 """
 
 
@@ -60,6 +77,13 @@ def test_a_reviewed_script_has_its_effects_whatever_its_version(control):
     assert effects_of([control("libibverbs1", version="99", postinst=LIBIBVERBS)]) == {
         "libibverbs1": (Account("rdma"),)
     }
+
+
+def test_gawk_has_no_effect_but_its_alternative(control):
+    assert effects_of([control("gawk", postinst=GAWK)]) == {"gawk": ()}
+    (choice,) = alternatives_in(GAWK, source="gawk")
+    assert (choice.link, choice.path, choice.priority) == ("/usr/bin/awk", "/usr/bin/gawk", 10)
+    assert [(slave.link, slave.path) for slave in choice.slaves][1] == ("/usr/bin/nawk", "/usr/bin/gawk")
 
 
 def test_a_changed_script_of_a_reviewed_package_is_looked_at(control):
