@@ -168,7 +168,7 @@ def _destination(app: App, asked: Transfer, source: Source) -> tuple[Target, str
 
 
 def _neighbours(app: App, source: Source, destination: RegistryReference) -> list[str]:
-    """Repositories that surely or likely hold the layers: the source's own; those of an environment's parent and base."""
+    """Repositories that surely or likely hold the layers: the source's own, those of the parent and of the base."""
     match source.reference:
         case RegistryReference(host=host, repository=name) if host == destination.host:
             return [name]

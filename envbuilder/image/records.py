@@ -167,10 +167,10 @@ def adopt_records(
     usable: set[Digest] = set()
     for key, row in found.items():
         data = _is_noted(key, store)
-        blobs = load_blobs(data, key=key) if data else ()
+        named = load_blobs(data, key=key) if data else ()
         # Of a layer of others a build needs the device too, which stands before it.
-        if blobs and blobs[-1].digest == row.digest and all(map(target.has, blobs[:-1])):
-            usable.update(each.digest for each in blobs)
+        if named and named[-1].digest == row.digest and all(map(target.has, named[:-1])):
+            usable.update(each.digest for each in named)
     return frozenset(usable)
 
 
