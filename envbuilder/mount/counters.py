@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Snapshot:
     a page that was on its way in it. hot_bytes: of the fetched bytes, those of bundles. pushed_pages: pages of bundles
     that the kernel was given before it asked, and whose reads are not seen here.
     outages: times that the source did not answer and was asked again. restarts: workers replaced.
+    origin_bytes, mirror_bytes: what came from the image's registry, and from mirrors of it: all that this start asked
+    for, manifests, metadata and what was refused included.
     """
 
     fetched_bytes: int = 0
@@ -46,6 +49,8 @@ class Snapshot:
     hot_waits: int = 0
     hot_bytes: int = 0
     pushed_pages: int = 0
+    origin_bytes: int = 0
+    mirror_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -58,6 +63,8 @@ _SLOT = 32
 #: Processes that can count: the worker (and, while there is none, the supervisor), the streamer, those that pull.
 WORKER, STREAMER, PULLER = 0, 1, 2
 SLOTS = _PAGE // 8 // _SLOT
+#: The process that asked for the mount, which reads the image's documents.
+STARTER = SLOTS - 1
 
 
 class Counters:
@@ -73,10 +80,16 @@ class Counters:
             os.close(opened)
         self._all = memoryview(self._map).cast("Q")
         self._values = self._all[slot * _SLOT : (slot + 1) * _SLOT]
+        self._given = threading.Lock()
 
     def add(self, name: str, count: int = 1) -> None:
         """Count ``count`` more of ``name``, a field of Snapshot."""
         self._values[_NAMES.index(name)] += count
+
+    def add_given(self, size: int, by_mirror: bool) -> None:  # noqa: FBT001 - as a GivingTarget tells it
+        """Count bytes that a source gave, from any thread."""
+        with self._given:
+            self.add("mirror_bytes" if by_mirror else "origin_bytes", size)
 
     def snapshot(self) -> Snapshot:
         """The counters as they are now."""

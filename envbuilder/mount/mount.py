@@ -20,7 +20,7 @@ from envbuilder.errors import HostError, SpecError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.ahead import NOTHING, Ahead
 from envbuilder.mount.chunks.store import ChunkStore
-from envbuilder.mount.counters import Snapshot, read_counters
+from envbuilder.mount.counters import STARTER, Counters, Snapshot, read_counters
 from envbuilder.mount.host import kernel
 from envbuilder.mount.launch import Launched, spawned
 from envbuilder.mount.prepare import MetadataRead, device_sizes
@@ -28,6 +28,7 @@ from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving,
 from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.startup.traces import TraceSearch
 from envbuilder.mount.state import MountFolder, clear, reap
+from envbuilder.store.mirrored import GivingTarget
 from envbuilder.store.target import HostedTarget, RangeTarget
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ def _ask_keeper(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tup
             if event["event"] == "progress" and progress is not None:
                 progress(event["done"], event["total"])
             elif event["event"] == "ready":
+                if isinstance(wanted.source, GivingTarget):
+                    wanted.source.count_into(Counters(folder.counters, STARTER).add_given)
                 mounted = Mounted(
                     id=id_,
                     directory=request.directory,

@@ -112,6 +112,8 @@ class RunReport:
                 "before_mount": self.at_mount.fetched_bytes,
                 "before_first_output": None if first is None else first.fetched_bytes,
                 "in_all": self.at_end.fetched_bytes,
+                "from_origin": self.at_end.origin_bytes,
+                "from_mirrors": self.at_end.mirror_bytes,
             },
             "trace": self._trace(first or self.at_end) if self.traced else None,
             "counters": self.at_end.to_json(),

@@ -35,6 +35,7 @@ from envbuilder.mount.startup.reads import recorder
 from envbuilder.mount.startup.trace import chunks_of
 from envbuilder.mount.state import MountFolder, in_use
 from envbuilder.mount.treefs import TreeServer
+from envbuilder.store.mirrored import GivingTarget
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def serve(
     foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
     ready.set()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
-    fetcher.start(open_source(serving), background=serving.background, foreseen=foreseen)
+    fetcher.start(open_source(serving, fetcher.counters), background=serving.background, foreseen=foreseen)
     if serving.trace is not None and not foreseen:
         trace = serving.trace.trace
         fetcher.schedule.want_chunks(list(chunks_of(trace.ranges, CHUNK_PAGES)))
@@ -136,7 +137,7 @@ def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, in
     helpers = [_fork(partial(_fetch_share, serving, folder, (number, count))) for number in range(1, count)]
     try:
         fetcher = _fetcher(serving, folder, PULLER, count)
-        fetcher.start(open_source(serving))
+        fetcher.start(open_source(serving, fetcher.counters))
         try:
             fetcher.fetch_all(progress, share=(0, count), helped=lambda: _alive(helpers))
         finally:
@@ -150,7 +151,7 @@ def fetch_all(serving: Serving, folder: MountFolder, progress: Callable[[int, in
 def _fetch_share(serving: Serving, folder: MountFolder, share: Share) -> None:
     """What one helper of a full pull does; its parent does what is left if this fails."""
     fetcher = _fetcher(serving, folder, PULLER + share[0], share[1])
-    fetcher.start(open_source(serving))
+    fetcher.start(open_source(serving, fetcher.counters))
     fetcher.fetch_all(lambda _done, _total: None, share=share, helped=lambda: True)
 
 
@@ -180,7 +181,8 @@ def _alive(helpers: list[int]) -> bool:
 
 def bring(serving: Serving, counters_file: Path, progress: int, device: int) -> None:
     """Bring the hot bundle of ``serving``, into the kernel's cache too (``device``); as the whole of a process."""
-    stream(serving, open_source(serving), Counters(counters_file, STREAMER), progress, device)
+    counters = Counters(counters_file, STREAMER)
+    stream(serving, open_source(serving, counters), counters, progress, device)
 
 
 def flush(serving: Serving, folder: MountFolder) -> None:
@@ -192,11 +194,13 @@ def flush(serving: Serving, folder: MountFolder) -> None:
         store.flush(device.stored_as, device.size)
 
 
-def open_source(serving: Serving) -> RangeTarget:
-    """The source, with connections of its own."""
+def open_source(serving: Serving, counters: Counters) -> RangeTarget:
+    """The source, with connections of its own; who gave what is counted."""
     source = pickle.loads(serving.source)  # noqa: S301 - made by our own parent
     if not isinstance(source, RangeTarget):
         raise HostError(f"{serving.image}: {type(source).__name__} cannot give parts of blobs")
+    if isinstance(source, GivingTarget):
+        source.count_into(counters.add_given)
     return source
 
 

@@ -55,6 +55,17 @@ class DistrustingTarget(Protocol):
         """What this thread was last given of ``what`` is not that: whether asking again asks somebody else."""
 
 
+@runtime_checkable
+class GivingTarget(Protocol):
+    """A target that tells who gave what."""
+
+    def count_into(self, add: Callable[[int, bool], None]) -> None:
+        """Tell ``add`` bytes, and whether a mirror gave them: what was given so far, and from now on all that is.
+
+        From the threads that read, some at once.
+        """
+
+
 class _Source:
     """A mirror, or the origin, and what is known of it."""
 
@@ -110,6 +121,9 @@ class MirroredTarget:
         self._origin, self._tags = _Source(origin, is_origin=True), tags
         self._mirrors = tuple(_Source(mirror, is_origin=False) for mirror in mirrors)
         self._here = threading.local()
+        self._uncounted = {True: 0, False: 0}
+        self._counting = threading.Lock()
+        self._add: Callable[[int, bool], None] = self._keep
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, self._made_of
@@ -117,6 +131,22 @@ class MirroredTarget:
     @property
     def name(self) -> str:
         return self._origin.target.name
+
+    def count_into(self, add: Callable[[int, bool], None]) -> None:
+        """See ``GivingTarget``."""
+        with self._counting:
+            self._add, before, self._uncounted = add, self._uncounted, {True: 0, False: 0}
+        for by_mirror, size in before.items():
+            add(size, by_mirror)
+
+    def _keep(self, size: int, by_mirror: bool) -> None:  # noqa: FBT001 - see GivingTarget
+        with self._counting:
+            self._uncounted[by_mirror] += size
+
+    def _counted(self, data: bytes) -> bytes:
+        """``data``, which this thread was just given."""
+        self._add(len(data), not self._here.answered.is_origin)
+        return data
 
     @property
     def host(self) -> str:
@@ -171,14 +201,14 @@ class MirroredTarget:
         kept = self._documents and self._documents.find(what.digest)
         if kept and len(kept) == what.size:
             return kept
-        data = self._of(self._in_order(what.digest), what.digest, lambda target: _whole(target, what))
+        data = self._counted(self._of(self._in_order(what.digest), what.digest, lambda target: _whole(target, what)))
         if self._documents:
             self._documents.keep(what, data)
         return data
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
         order = self._in_order(what.digest)
-        return self._of(order, what.digest, lambda target: target.fetch_range(what, offset, size))
+        return self._counted(self._of(order, what.digest, lambda target: target.fetch_range(what, offset, size)))
 
     def fetch_parts(self, what: Descriptor, offset: int, sizes: Sequence[int]) -> Iterator[bytes]:
         offsets = list(accumulate(sizes, initial=offset))
@@ -192,7 +222,7 @@ class MirroredTarget:
                         for part in watched:
                             done += 1
                             self._here.answered = source
-                            yield part
+                            yield self._counted(part)
                     return
                 except (EnvbuilderError, OSError) as error:
                     source.failed(what.digest, error)

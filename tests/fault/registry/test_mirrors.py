@@ -177,6 +177,9 @@ def test_a_lazy_mount_fetches_a_mirror_s_corrupt_chunks_from_the_origin(two, lay
             assert (mounted.directory / "data/big").read_bytes() == BIG
             counters = mounted.counters()
 
+        given = sum(len(blob) for blob in fake.blobs.values())
+        assert 0 < counters.mirror_bytes < given, "documents and metadata are right"
+        assert counters.origin_bytes > len(BIG)
         asked = [request for request in fake.seen("GET", "/blobs/") if "range" in request.headers]
         assert asked
         assert len(asked) <= 8, "each connection may have asked once before one was caught"

@@ -13,7 +13,7 @@ from envbuilder.oci.manifest import Manifest
 from envbuilder.store import mirrored
 from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.mirrored import DistrustingTarget, MirroredTarget
+from envbuilder.store.mirrored import DistrustingTarget, GivingTarget, MirroredTarget
 from envbuilder.store.target import NotFound, PartsTarget, RangeTarget
 from envbuilder.testing.sources import SwitchedSource
 
@@ -47,6 +47,25 @@ def test_content_comes_from_the_mirror_and_the_origin_is_left_in_peace(sources):
     assert list(both.fetch_parts(BLOB, 256, [10, 20])) == [DATA[256:266], DATA[266:286]]
     assert both.fetch(BLOB).read() == DATA
     assert origin.ranges() == []
+
+
+def test_it_tells_who_gave_what_from_before_it_was_asked_on(sources):
+    mirror, origin = sources
+    both, told = MirroredTarget(origin, [mirror]), {True: 0, False: 0}
+    both.fetch_range(BLOB, 100, 50)
+
+    def add(size, by_mirror):
+        told[by_mirror] += size
+
+    assert isinstance(both, GivingTarget)
+    both.count_into(add)
+    assert told == {True: 50, False: 0}
+    list(both.fetch_parts(BLOB, 256, [10, 20]))
+    mirror.switch("gone")
+    both.fetch_range(BLOB, 0, 7)
+    both.fetch(BLOB).close()
+
+    assert told == {True: 80, False: 7 + len(DATA)}
 
 
 @pytest.mark.parametrize(("tags", "of"), [("origin", "origin"), ("fallback", "origin"), ("mirror", "mirror")])
