@@ -21,6 +21,7 @@ from envbuilder.cli.warm import asked_for
 from envbuilder.mount.host.rootless import become_root_of_our_own
 from envbuilder.mount.launch import forked
 from envbuilder.store.begun import begun
+from envbuilder.store.documents import Documents
 from envbuilder.store.files import write_whole
 
 
@@ -90,7 +91,8 @@ def command(
     runtime = None if dry_run else begun(lambda: find_runtime(settings.state_dir, wanted), "runtime", finishing=True)
     source = looked_up.result()
     check_trust(app, source)
-    search, metadata = TraceSearch(source.target), MetadataRead(source.target, settings.cache_dir)
+    known = Documents(settings.cache_dir / "documents")
+    search, metadata = TraceSearch(source.target, known), MetadataRead(source.target, settings.cache_dir)
     image = open_image(
         source.target,
         source.what,

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 from contextlib import closing, suppress
+from dataclasses import replace
 
 from envbuilder.errors import EnvbuilderError
 from envbuilder.mount.heartbeat import KEEPER, SUPERVISOR, WORKER, Beats, Heart
@@ -71,6 +72,7 @@ class _Keeper:
         """The life of a supervisor; False: its keeper was killed, so that we are the keeper from now on."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         supervisor = Supervisor(self._request, kept, self._device)
+        self._request = replace(self._request, bundle=-1)  # it is the first supervisor's
         why_not = self._why_not or ("" if self._mounted else "its supervisor was killed while it mounted")
         if supervisor.resume(why_not=why_not) if self._begun else supervisor.mount():
             return True
@@ -81,6 +83,10 @@ class _Keeper:
     def _keep(self, supervisor: int, link: socket.socket) -> bool:
         """Watch a supervisor; False: it was killed, and there must be another."""
         link.setblocking(False)
+        if self._request.bundle >= 0:
+            # Who writes into it shall learn that its reader is gone.
+            os.close(self._request.bundle)
+            self._request = replace(self._request, bundle=-1)
         heart = Heart(self._beats, KEEPER, self._request.answer_limit_s)
         heart.watch(SUPERVISOR, supervisor)
         with closing(heart), signals(*END_SIGNALS, signal.SIGCHLD) as wakeup:

@@ -190,7 +190,12 @@ def _ask_keeper(wanted: _Wanted, ahead: Ahead, progress: Progress | None) -> tup
         id_ = secrets.token_hex(6)
         folder = MountFolder(settings.state_dir, id_)
         request = _request(wanted, folder, ahead, progress)
-        send_request(keeper.channel, request)
+        early = ahead.search.early() if ahead.search else -1
+        try:
+            send_request(keeper.channel, request, early)
+        finally:
+            if early >= 0:
+                os.close(early)
         for event in events(keeper.channel):
             if event["event"] == "progress" and progress is not None:
                 progress(event["done"], event["total"])

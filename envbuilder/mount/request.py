@@ -11,7 +11,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class MountRequest:
     detached: live on when the process that asked is gone.
     read_ahead: bytes that EROFS reads ahead; 0: what the kernel does by itself.
     answer_limit_s: a process of the mount that does not answer for so long is taken for hung (heartbeat.py).
+    bundle: where the hot bundle comes from its beginning on (startup/early.py), a descriptor of who got the request.
     """
 
     id: str
@@ -108,26 +109,29 @@ class MountRequest:
     detached: bool = False
     read_ahead: int = 0
     answer_limit_s: float = 30.0
+    bundle: int = -1
 
 
-def send_request(channel: socket.socket, request: MountRequest) -> None:
-    """Hand ``request`` to the supervisor."""
+def send_request(channel: socket.socket, request: MountRequest, bundle: int = -1) -> None:
+    """Hand ``request`` to the supervisor, and ``bundle``, the end of a pipe to read from; -1: none."""
     data = pickle.dumps(request)
-    channel.sendall(_SIZE.pack(len(data)) + data)
+    # The size is a message of its own: what comes with it is lost to a reader that buffers.
+    socket.send_fds(channel, [_SIZE.pack(len(data))], [bundle] if bundle >= 0 else [])
+    channel.sendall(data)
 
 
 def receive_request(channel: socket.socket) -> MountRequest | None:
     """The request of the process that started us; None if it died or gave up before it asked."""
+    head, descriptors, _, _ = socket.recv_fds(channel, _SIZE.size, 1, socket.MSG_CMSG_CLOEXEC)
+    if len(head) < _SIZE.size:
+        return None
+    size = _SIZE.unpack(head)[0]
     with channel.makefile("rb") as stream:
-        head = stream.read(_SIZE.size)
-        if len(head) < _SIZE.size:
-            return None
-        size = _SIZE.unpack(head)[0]
         data = stream.read(size) if size <= _MAX_SIZE else b""
     if len(data) < size:
         return None
     request = pickle.loads(data)  # noqa: S301 - from our own parent, through a socket that nobody else has
-    return request if isinstance(request, MountRequest) else None
+    return replace(request, bundle=next(iter(descriptors), -1)) if isinstance(request, MountRequest) else None
 
 
 def send_event(channel: socket.socket, event: str, **fields: Any) -> bool:

@@ -94,7 +94,9 @@ class Supervisor:
         self._request, self._kept, self.device = request, kept, device
         self._folder = MountFolder(request.state_dir, request.id)
         self._points: list[Path] = []  # mounted, newest first
-        self._workers = Workers(request.serving, self._folder, kept.let_go, kept.beats) if request.serving else None
+        self._workers = (
+            Workers(request.serving, self._folder, kept.let_go, kept.beats, request.bundle) if request.serving else None
+        )
         self._stores: list[int] = []
         self._tree: Path | None = None  # whose files are served, where EROFS is not to be had
         self._how = "unpacked"

@@ -179,10 +179,10 @@ def _alive(helpers: list[int]) -> bool:
     return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in helpers)
 
 
-def bring(serving: Serving, counters_file: Path, progress: int, device: int) -> None:
-    """Bring the hot bundle of ``serving``, into the kernel's cache too (``device``); as the whole of a process."""
+def bring(serving: Serving, counters_file: Path, progress: int, device: int, early: int) -> None:
+    """Bring the hot bundle of ``serving``, into the kernel's cache too; as the whole of a process. See ``stream``."""
     counters = Counters(counters_file, STREAMER)
-    stream(serving, open_source(serving, counters), counters, progress, device)
+    stream(serving, open_source(serving, counters), counters, progress, device=device, early=early)
 
 
 def flush(serving: Serving, folder: MountFolder) -> None:

@@ -55,10 +55,16 @@ class Deaths:
 
 
 class Workers:
-    """The processes for ``serving``. ``in_child``: called in each first, to let go of what is the supervisor's."""
+    """The processes for ``serving``. ``in_child``: called in each first, to let go of what is the supervisor's.
 
-    def __init__(self, serving: Serving, folder: MountFolder, in_child: Callable[[], None], beats: Beats) -> None:
+    bundle: as of ``MountRequest``; the first process has it.
+    """
+
+    def __init__(
+        self, serving: Serving, folder: MountFolder, in_child: Callable[[], None], beats: Beats, bundle: int = -1
+    ) -> None:
         self._serving, self._folder, self._in_child, self._beats = serving, folder, in_child, beats
+        self._bundle = bundle
         self.pid, self.handle = 0, -1
         self._deaths = Deaths()
         self.is_hopeless = False
@@ -80,6 +86,9 @@ class Workers:
             signal.set_wakeup_fd(-1)
             self._in_child()
             worker.main(body, parent=parent if ends_with_us else 0)
+        if self._bundle >= 0:
+            os.close(self._bundle)
+            self._bundle = -1
         return pid
 
     def start_streamer(self, device: int) -> None:
@@ -91,7 +100,8 @@ class Workers:
             return
         self._streams = True
         self._coming, writer = os.pipe()
-        self._helpers.append(self.fork(lambda: worker.bring(self._serving, self._folder.counters, writer, device)))
+        counters, early = self._folder.counters, self._bundle
+        self._helpers.append(self.fork(lambda: worker.bring(self._serving, counters, writer, device, early)))
         # Nobody else may hold that end: the worker learns of the streamer's end by it.
         os.close(writer)
 

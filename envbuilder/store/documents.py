@@ -1,5 +1,5 @@
-"""Manifests, indexes and configs that this node has read before, by digest: an image whose layers are here starts
-although its registry is away, and one that is started often asks its registry for nothing twice.
+"""Manifests, indexes, configs and traces that this node has read before, by digest: an image whose layers are here
+starts although its registry is away, and one that is started often asks its registry for nothing twice.
 
     FOLDER/<hex of the sha256>     the document; it counts only if it has that digest
 
@@ -19,13 +19,13 @@ from envbuilder.store.files import write_whole
 
 #: Bytes of a document that is kept: manifests of 127 layers and configs have some tens of thousands.
 MAX_SIZE = 1 << 20
-#: Documents that are kept; with one more the quarter that was used longest ago goes. An image has four.
+#: Documents that are kept; with one more the quarter that was used longest ago goes. An image has four or five.
 MOST = 4096
 
 #: Letters of a document's name; files that are being written have fewer.
 _NAME = 64
 
-_KEPT = media_types.MANIFESTS | media_types.INDEXES | media_types.CONFIGS
+_KEPT = media_types.MANIFESTS | media_types.INDEXES | media_types.CONFIGS | {media_types.TRACE}
 
 
 class Documents:

@@ -50,3 +50,5 @@ def _listen(schedule: Schedule, coming: int) -> None:
         schedule.arrived(COUNT.unpack(data[-COUNT.size :])[0])
     os.close(coming)
     schedule.stalled(ended=True)
+    # What no trace foresaw shall wait for its chunk alone, not for a connection and an index before.
+    schedule.want_indexes([blob for blob in schedule.blobs if blob.stored is not None])

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import random
+import select
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar, cast
 
 from envbuilder.digest import Descriptor
@@ -38,6 +39,8 @@ _Proved = TypeVar("_Proved")
 COUNT = struct.Struct("<Q")
 #: First and longest pause before the source is asked again, seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+#: Seconds that a pipe may give nothing before the source is asked: who writes into it may have been stopped.
+_SILENT_S = 3.0
 
 
 def frame_plans(found: FoundTrace) -> tuple[FramePlan, ...]:
@@ -75,10 +78,13 @@ def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int,
     return touched
 
 
-def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: int, device: int = -1) -> None:
+def stream(
+    serving: Serving, source: RangeTarget, counters: Counters, progress: int, *, device: int = -1, early: int = -1
+) -> None:
     """Bring the bundle of ``serving.trace``, frame by frame, and say so on ``progress``, a pipe.
 
     device: the /dev/fuse that serves the devices, whose kernel gets each page as well; -1: none.
+    early: where the bundle comes from its beginning on, perhaps not to its end; -1: nowhere.
 
     Raises:
         BadHotPage: it is not of this image. UnavailableError: the source was away for too long.
@@ -92,7 +98,9 @@ def stream(serving: Serving, source: RangeTarget, counters: Counters, progress: 
     pusher = Pusher(device, plans, blobs, counters) if device >= 0 else None
     _tell(first, progress, pusher)
     if first < len(plans):
-        _bring(serving, source, counters, plans, blobs, lambda frames: _tell(frames, progress, pusher))
+        _bring(serving, source, counters, plans, blobs, lambda frames: _tell(frames, progress, pusher), early)
+    elif early >= 0:
+        os.close(early)
     # Readers need not wait for that: what is in the store is answered.
     os.close(progress)
     if pusher:
@@ -112,12 +120,13 @@ def _bring(
     plans: Sequence[FramePlan],
     blobs: Mapping[int, StoredBlob],
     arrived: Callable[[int], None],
+    early: int,
 ) -> None:
     assert serving.trace is not None
     assert serving.trace.hot is not None
     trace, hot = serving.trace.trace, serving.trace.hot
     sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
-    incoming = _Incoming(source, hot, sizes, serving.wait_limit_s)
+    incoming = _Incoming(source, hot, sizes, serving.wait_limit_s, early)
     devices = {number: _device(serving, number) for number in blobs}
     proofs, prover = incoming.proved(lambda data: Prover(devices, data))
     counters.add("hot_bytes", len(proofs))
@@ -156,17 +165,26 @@ def _first_missing(plans: Sequence[FramePlan], blobs: dict[int, StoredBlob]) -> 
 
 
 class _Incoming:
-    """The parts of a blob one by one, taken up where they broke off; waits while the source is away."""
+    """The parts of a blob one by one, taken up where they broke off; waits while the source is away.
 
-    def __init__(self, source: RangeTarget, what: Descriptor, sizes: Sequence[int], wait_limit_s: float) -> None:
-        self._source, self._what, self._limit_s = source, what, wait_limit_s
-        self._offsets = [0]
-        for size in sizes:
-            self._offsets.append(self._offsets[-1] + size)
+    early: a pipe that they come through first, as long as it gives some.
+    """
+
+    def __init__(
+        self, source: RangeTarget, what: Descriptor, sizes: Sequence[int], wait_limit_s: float, early: int
+    ) -> None:
+        self._source, self._what, self._limit_s, self._early = source, what, wait_limit_s, early
+        self._offsets = [0, *accumulate(sizes)]
         self._next = 0
         self._parts: Iterator[bytes] | None = None
 
     def __next__(self) -> bytes:
+        if self._early >= 0:
+            size = self._offsets[self._next + 1] - self._offsets[self._next]
+            if len(data := _from_pipe(self._early, size)) == size:
+                self._next += 1
+                return data
+            self._end_early()
         begun, pause = time.monotonic(), _PAUSE_S
         while True:
             try:
@@ -195,10 +213,16 @@ class _Incoming:
             try:
                 return data, prove(data)
             except BadHotPage as error:
-                if not isinstance(self._source, DistrustingTarget) or not self._source.distrust(self._what):
+                if self._early >= 0:
+                    self._end_early()  # whoever it asked, we ask ourselves
+                elif not isinstance(self._source, DistrustingTarget) or not self._source.distrust(self._what):
                     raise
                 _log.warning("%s: %s: asking elsewhere", self._source.name, error)
                 self._next, self._parts = self._next - 1, None
+
+    def _end_early(self) -> None:
+        os.close(self._early)
+        self._early = -1
 
     def _from(self, number: int) -> Iterator[bytes]:
         offsets = self._offsets[number:]
@@ -206,3 +230,13 @@ class _Incoming:
         if isinstance(self._source, PartsTarget):
             return cast("PartsTarget", self._source).fetch_parts(self._what, offsets[0], sizes)
         return (self._source.fetch_range(self._what, start, size) for start, size in zip(offsets, sizes, strict=False))
+
+
+def _from_pipe(pipe: int, size: int) -> bytes:
+    """The next ``size`` bytes; fewer when it ends, or gives none for too long."""
+    data = bytearray()
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while len(data) < size and poll.poll(_SILENT_S * 1000) and (got := os.read(pipe, size - len(data))):
+        data += got
+    return bytes(data)

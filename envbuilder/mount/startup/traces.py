@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +19,16 @@ from typing import Any
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, describe
 from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.startup.early import EarlyBundle
 from envbuilder.mount.startup.hot import FramePlan, plan_frames
 from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
 from envbuilder.store.begun import begun
+from envbuilder.store.documents import Documents
 from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
-from envbuilder.store.target import Opener, Target
+from envbuilder.store.target import Opener, RangeTarget, Target
 from envbuilder.store.whole import fetch_whole
 
 _log = logging.getLogger(__name__)
@@ -61,13 +64,24 @@ def _reopened(stored: bytes, hot: Descriptor | None) -> FoundTrace:
 class TraceSearch:
     """Looks for the trace of an image in a thread of its own, while the rest of the image is read."""
 
-    def __init__(self, source: Target) -> None:
-        self._source = source
+    def __init__(self, source: RangeTarget, known: Documents | None = None) -> None:
+        """known: what this node has read; the bundle of a trace that is not among it is asked for at once."""
+        self._source, self._known = source, known
+        self._bundle = EarlyBundle(source)
         self._found: Future[FoundTrace | None] | None = None
 
     def begin(self, subject: Descriptor) -> None:
         """Look for the newest trace of the manifest ``subject``."""
-        self._found = begun(partial(_search, self._source, subject), "trace")
+        self._found = begun(partial(_search, self._source, subject, self._named), "trace")
+
+    def early(self) -> int:
+        """The end of a pipe that the bundle comes through, which is the caller's now; -1: it does not come."""
+        return self._bundle.take()
+
+    def _named(self, trace: Descriptor, hot: Descriptor | None) -> None:
+        # A node that has the trace has most likely its pages, too.
+        if self._known and hot and not self._known.find(trace.digest):
+            self._bundle.begin(hot)
 
     def result(self, image: OpenImage) -> FoundTrace | None:
         """The trace, once it is here; None when there is none of ``image``, or none that can be read."""
@@ -87,17 +101,20 @@ class TraceSearch:
         return found
 
 
-def find_trace(source: Target, image: OpenImage) -> FoundTrace | None:
+def find_trace(source: RangeTarget, image: OpenImage) -> FoundTrace | None:
     """The newest trace of ``image`` that ``source`` has; None when there is none, or none that can be read."""
     return TraceSearch(source).result(image)
 
 
-def _search(source: Target, subject: Descriptor) -> FoundTrace | None:
+def _search(
+    source: Target, subject: Descriptor, named: Callable[[Descriptor, Descriptor | None], None]
+) -> FoundTrace | None:
     what = _newest(source, subject, at_once=True)
     if what is None:
         return None
     where = f"{source.name}: {what.digest}"
     blob, hot = _noted(what) or _named(source, what, subject)
+    named(blob, hot)
     stored = _read(source, blob, MAX_STORED)
     trace = parse_trace(stored, source=where)
     if not trace.frames:
