@@ -33,7 +33,7 @@ from envbuilder.layer.removal import RemovalPlan, removal_plan
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.top import TOP, TopPlan, top_plan
 from envbuilder.layer.tree import Entry
-from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims, wheel_entries
+from envbuilder.layer.wheel import WHEEL_WRITER, install, wheel_claims
 from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, Wheel
 from envbuilder.lock.partition import REMOVED
 from envbuilder.lock.source import ArtifactSource
@@ -131,12 +131,14 @@ class WheelPlan:
             Conflict: two wheels claim one path with different bytes.
         """
         python = self.compilation.python
-        check_wheels([self], artifacts)
+        installed = [(wheel.name, install(artifacts.file(wheel), wheel, python=python)) for wheel in self.wheels]
         compiler = self.compilation.compiler(artifacts, cache)
+        claims = ((name, each.claims(compiled=compiler is not None)) for name, each in installed)
+        check_conflicts([("the prefix", prefix_claims(PREFIX, python)), *claims])
         seen: set[str] = set()
-        for wheel in self.wheels:
-            for entry in wheel_entries(artifacts.file(wheel), wheel, python=python, compiler=compiler):
-                # What two wheels both have is the same, or check_wheels would have said so.
+        for _, each in installed:
+            for entry in each.entries(compiler):
+                # What two wheels both have is the same, or check_conflicts would have said so.
                 if entry.path not in seen:
                     seen.add(entry.path)
                     yield entry

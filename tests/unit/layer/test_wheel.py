@@ -11,7 +11,8 @@ from envbuilder.digest import Digest
 from envbuilder.layer.claims import Conflict, check_conflicts
 from envbuilder.layer.prefix import prefix_claims
 from envbuilder.layer.scripts import BadEntryPoint
-from envbuilder.layer.wheel import BadWheel, NotThere, wheel_claims, wheel_entries
+from envbuilder.layer.wheel import NotThere, wheel_claims, wheel_entries
+from envbuilder.layer.wheel_file import BadWheel
 from envbuilder.layer.wheel_record import BadRecord, dump_record, parse_record
 from envbuilder.lock.model import Interpreter
 from envbuilder.testing.artifacts import locked_wheel, make_wheel, store_file
