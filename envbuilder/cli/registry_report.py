@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from envbuilder.cli.app import App
 from envbuilder.cli.output import Result, table
-from envbuilder.cli.registries import check_host, http_settings, look_up, registry_client
+from envbuilder.cli.registries import Mirrors, check_host, http_settings, look_up, mirrors_of, registry_client
 from envbuilder.cli.repositories import capabilities, repository
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError
 from envbuilder.lock.download import without_credentials
 from envbuilder.oci.reference import RegistryReference, parse_reference
+from envbuilder.registry.addresses import Origin
 from envbuilder.registry.diagnosis import Diagnosis, Finding, http_library
+from envbuilder.registry.proxies import is_exempt, proxy_for
 
 
 def is_registry(text: str) -> bool:
@@ -61,12 +64,27 @@ def _machine(app: App, host: str) -> list[Finding]:
     )
     settings = http_settings(app.settings, os.environ)
     scheme = settings.scheme_of(host)
-    proxies = {kind.lower().removesuffix("_proxy"): url for kind, url in settings.proxies.items()}
-    proxy = without_credentials(proxies.get(scheme, "")) or "none"
     ca = str(settings.ca_file) if settings.ca_file else "the system's"
     return [
         Finding(name="credentials", value=who),
         Finding(name="scheme", value=scheme),
-        Finding(name="proxy", value=f"{proxy} for {scheme}, except {proxies.get('no', '') or 'none'}"),
+        Finding(name="proxy", value=_proxy(settings.proxies, Origin.of(f"{scheme}://{host}/"))),
+        Finding(name="mirrors", value=_mirrors(mirrors_of(app.settings, host))),
         Finding(name="trusted CAs", value=ca),
     ]
+
+
+def _proxy(variables: Mapping[str, str], origin: Origin) -> str:
+    proxies = {kind.lower().removesuffix("_proxy"): url for kind, url in variables.items()}
+    if proxy := proxy_for(proxies, origin):
+        return without_credentials(proxy)
+    if not proxies.get(origin.scheme):
+        return f"none: {origin.scheme}_proxy is not set"
+    return "none: no_proxy names it" if is_exempt(origin, proxies.get("no", "")) else "none: it is this machine"
+
+
+def _mirrors(mirrors: Mirrors) -> str:
+    if not mirrors.places:
+        return "none"
+    places = ", ".join(f"{host}/{prefix}" if prefix else host for host, prefix in mirrors.places)
+    return f"{places}, asked before it; what a tag names: {mirrors.tags}"

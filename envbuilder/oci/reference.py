@@ -120,7 +120,11 @@ def parse_reference(text: str) -> Reference:
     if "/" not in text:
         if match := _ENVIRONMENT.match(text):
             return EnvironmentName(match[1], match[2] or "")
-        raise InvalidReference(f"reference: not an environment name: {text!r}")
+        # A tag of the store itself, as build --flavour says it.
+        hint = f"Name it by its place, oci:STORE:{text}; 'envbuilder doctor' says where the store is."
+        raise InvalidReference(
+            f"reference: not an environment name: {text[:300]!r}", hint=hint if text[:1] == "_" and is_tag(text) else ""
+        )
     return _registry(text)
 
 

@@ -33,6 +33,11 @@ class RegistryTags:
     _call: Callable[..., Call]
     _save: Callable[[], None]
 
+    @property
+    def name(self) -> str:
+        """``host/repository``."""
+        raise NotImplementedError
+
     def forget(self) -> bool:
         """Ask the registry anew from now on; whether anything was only remembered."""
         raise NotImplementedError
@@ -93,7 +98,8 @@ class RegistryTags:
             hint = f"{what} is immutable or protected there: change the repository's rule, or leave it."
         elif status in (400, 405, 501):
             hint = (
-                "This registry deletes no tags (distribution 2.8 never does): delete the manifest by its digest."
+                "Delete the manifest by its digest, as this registry deletes no tags (distribution 2.8 never does): "
+                f"'envbuilder gc {self.name} --expire {what.removeprefix('tag ')}', with all other tags that name it."
                 if what.startswith("tag ")
                 else "This registry deletes nothing: let who runs it turn deletion on, or use its own interface."
             )

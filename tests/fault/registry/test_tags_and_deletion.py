@@ -83,7 +83,7 @@ def test_a_page_of_tags_on_another_host_is_refused(world):
     ("fault", "hint"),
     [
         (refuse(405, "UNSUPPORTED"), "by its digest"),
-        (refuse(400, "DIGEST_INVALID"), "by its digest"),
+        (refuse(400, "DIGEST_INVALID"), "/a/b --expire v1'"),
         (refuse(409, "TAG_INVALID", "tag v1 is immutable"), "immutable or protected"),
         (refuse(412, "PRECONDITION", "matched an immutable rule of the project"), "immutable or protected"),
     ],

@@ -11,6 +11,7 @@ from envbuilder.oci.reference import (
     ArchiveReference,
     DaemonReference,
     EnvironmentName,
+    InvalidReference,
     LayoutReference,
     RegistryReference,
     parse_reference,
@@ -66,3 +67,13 @@ def test_any_text_is_a_reference_that_prints_and_parses_to_itself_or_an_error_of
         return
 
     assert parse_reference(str(reference)) == reference
+
+
+def test_a_tag_of_the_store_is_told_its_full_name():
+    with pytest.raises(InvalidReference) as caught:
+        parse_reference("_estargz-ai-1")
+
+    assert "oci:STORE:_estargz-ai-1" in caught.value.hint
+    with pytest.raises(InvalidReference) as other:
+        parse_reference("Ai")
+    assert "STORE" not in other.value.hint
