@@ -125,9 +125,11 @@ def test_a_missing_gpu_is_told_when_one_is_insisted_on(start, node):
 
 def test_a_report_says_what_was_fetched_and_when_the_first_output_came(start, node):
     file = node.folder / "report.json"
-    out, _ = start(
-        "sh", "-c", "echo first; cat /data/big > /dev/null; sleep 0.3", measure=True, report=str(file)
-    ).communicate(timeout=60)
+    script = "echo first; read go; cat /data/big > /dev/null; sleep 0.3"
+    process = start("sh", "-c", script, measure=True, report=str(file), stdin=subprocess.PIPE)
+    # The line is passed on when its moment has been noted; what is read before that would count as before it.
+    out = wait_for_line(process)
+    process.communicate(b"go\n", timeout=60)
     report = json.loads(file.read_text())
     fetched = report["fetched_bytes"]
 
