@@ -34,7 +34,7 @@ from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_do
 from envbuilder.store.archive import ReadOnlyTarget
 from envbuilder.store.files import disk_errors
 from envbuilder.store.target import NotFound, Opener, ShortRange, Target
-from envbuilder.store.tarscan import BadArchive, Extent, scan
+from envbuilder.store.tarscan import BadArchive, Extent, ExtentReader, scan
 
 _LIST = "manifest.json"
 #: Docker 25 and later write an OCI layout around it: every path is a blob's, and with containerd's image store (the
@@ -196,7 +196,9 @@ class DockerArchiveTarget:
     def fetch(self, what: Descriptor) -> BinaryIO:
         self._need(what)
         data = self._manifests.get(what.digest)
-        stream = io.BytesIO(data) if data else cast("BinaryIO", _Part(self._fd, self._extents[what.digest], self))
+        stream = (
+            io.BytesIO(data) if data else cast("BinaryIO", ExtentReader(self, self._fd, self._extents[what.digest]))
+        )
         return verifying(stream, what, source=f"{self.name}: {what.digest}")
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
@@ -234,24 +236,6 @@ class DockerArchiveTarget:
         if extent is None or extent.size > MAX_MANIFEST_SIZE:
             raise BadArchive(f"{self._name}: want a file {path!r:.100} of at most {MAX_MANIFEST_SIZE} bytes, got none")
         return os.pread(self._fd, extent.size, extent.offset)
-
-
-class _Part(io.RawIOBase):
-    """One extent as a stream; holds the archive, whose file must stay open."""
-
-    def __init__(self, fd: int, extent: Extent, archive: DockerArchiveTarget) -> None:
-        super().__init__()
-        self._fd, self._archive = fd, archive
-        self._position, self._end = extent.offset, extent.offset + extent.size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        data = os.pread(self._fd, min(len(buffer), self._end - self._position), self._position)
-        self._position += len(data)
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _header(name: str, size: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,6 +55,20 @@ class Chunk:
     sha256: bytes  # of the ``blob_size`` bytes as stored
 
 
+def chunk_between(offsets: Sequence[int], blob_offsets: Sequence[int], number: int, sha256: bytes = b"") -> Chunk:
+    """Chunk ``number`` of those that begin at ``offsets``, the last of which ends one.
+
+    Raises:
+        IndexError: there is none of that number.
+    """
+    if not 0 <= number < len(offsets) - 1:
+        raise IndexError(number)
+    offset, blob_offset = offsets[number], blob_offsets[number]
+    return Chunk(
+        number, offset, offsets[number + 1] - offset, blob_offset, blob_offsets[number + 1] - blob_offset, sha256
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkIndex:
     """All chunks of one blob, in order and without gaps.
@@ -72,17 +86,8 @@ class ChunkIndex:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> Chunk:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        offset, blob_offset = self.offsets[number], self.blob_offsets[number]
-        return Chunk(
-            number,
-            offset,
-            self.offsets[number + 1] - offset,
-            blob_offset,
-            self.blob_offsets[number + 1] - blob_offset,
-            self.checksums[number * _SHA256_SIZE : (number + 1) * _SHA256_SIZE],
-        )
+        checksum = self.checksums[number * _SHA256_SIZE : (number + 1) * _SHA256_SIZE]
+        return chunk_between(self.offsets, self.blob_offsets, number, checksum)
 
     def __iter__(self) -> Iterator[Chunk]:
         return (self[number] for number in range(len(self)))

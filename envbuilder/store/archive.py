@@ -16,7 +16,7 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, verifying
 from envbuilder.errors import SpecError
@@ -36,7 +36,7 @@ from envbuilder.store.layout import (
     parse_layout_index,
 )
 from envbuilder.store.target import NotFound, Opener, ShortRange
-from envbuilder.store.tarscan import Extent, scan
+from envbuilder.store.tarscan import Extent, ExtentReader, scan
 
 _WANTED = re.compile(r"oci-layout|index\.json|blobs/sha256/[0-9a-f]{64}")
 _BLOBS = "blobs/sha256/"
@@ -65,7 +65,9 @@ class _Extents:
 
     def fetch(self, what: Descriptor) -> BinaryIO:
         extent = self._extent(what)
-        return verifying(cast("BinaryIO", _Slice(self, self._fd, extent)), what, source=f"{self.name}: {what.digest}")
+        return verifying(
+            cast("BinaryIO", ExtentReader(self, self._fd, extent)), what, source=f"{self.name}: {what.digest}"
+        )
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
         extent = self._extent(what)
@@ -236,21 +238,3 @@ class ArchiveWriter(_Extents):
                 count = os.pwrite(self._fd, rest, self._end)
                 self._end += count
                 rest = rest[count:]
-
-
-class _Slice(io.RawIOBase):
-    """One extent as a stream; holds its archive, whose file must stay open."""
-
-    def __init__(self, archive: _Extents, fd: int, extent: Extent) -> None:
-        super().__init__()
-        self._archive, self._fd = archive, fd
-        self._position, self._end = extent.offset, extent.offset + extent.size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        data = os.pread(self._fd, min(len(buffer), self._end - self._position), self._position)
-        self._position += len(data)
-        buffer[: len(data)] = data
-        return len(data)

@@ -30,6 +30,7 @@ from envbuilder.store.target import (
     TaggingTarget,
     Target,
 )
+from envbuilder.store.whole import fetch_whole
 
 #: Blobs moved at a time at most; each registry's own pace, which begins at 4, decides how many of them run.
 DEFAULT_JOBS = MOST
@@ -218,10 +219,8 @@ def _graph(source: Target, root: Descriptor) -> tuple[list[tuple[Descriptor, byt
 def _document(source: Target, what: Descriptor) -> bytes:
     if what.media_type not in media_types.MANIFESTS | media_types.INDEXES:
         raise GraphTooLarge(f"copy: {what.digest}: want an image manifest or index, got {what.media_type[:100]!r}")
-    if what.size > MAX_MANIFEST_SIZE:
-        raise GraphTooLarge(f"copy: {what.digest}: want at most {MAX_MANIFEST_SIZE} bytes, got {what.size}")
-    with _side("source", source, what), source.fetch(what) as stream:
-        return verifying(stream, what, source=source.name).read()
+    with _side("source", source, what):
+        return fetch_whole(source, what, MAX_MANIFEST_SIZE, GraphTooLarge)
 
 
 class Movement:

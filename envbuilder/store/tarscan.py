@@ -6,9 +6,11 @@ only names that the caller wants are kept, so links, devices and '..' have nothi
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from envbuilder.errors import IntegrityError
 
@@ -30,6 +32,24 @@ class Extent:
 
     offset: int
     size: int
+
+
+class ExtentReader(io.RawIOBase):
+    """The bytes of one extent of the file ``fd`` as a stream; holds the archive ``of``, whose file must stay open."""
+
+    def __init__(self, of: object, fd: int, extent: Extent) -> None:
+        super().__init__()
+        self._of, self._fd = of, fd
+        self._position, self._end = extent.offset, extent.offset + extent.size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = os.pread(self._fd, min(len(buffer), self._end - self._position), self._position)
+        self._position += len(data)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def scan(fd: int, wanted: re.Pattern[str], *, source: str) -> dict[str, Extent]:

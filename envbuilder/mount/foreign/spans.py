@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from envbuilder.errors import IntegrityError
-from envbuilder.layer.chunks import MAX_CHUNK_SIZE, Chunk
+from envbuilder.layer.chunks import MAX_CHUNK_SIZE, Chunk, chunk_between
 from envbuilder.layer.frames import BadChunk
 from envbuilder.mount.foreign.members import DAMAGES, Member, Unpacking, inflate, unzip, unzstd
 from envbuilder.mount.request import Device
@@ -70,11 +70,7 @@ class SpanMap:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> Chunk:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        offset, blob_offset = self.offsets[number], self.blob_offsets[number]
-        size, stored = self.offsets[number + 1] - offset, self.blob_offsets[number + 1] - blob_offset
-        return Chunk(number, offset, size, blob_offset, stored, b"")
+        return chunk_between(self.offsets, self.blob_offsets, number)
 
     @property
     def size(self) -> int:
