@@ -8,8 +8,8 @@ the prefix, the interpreter's tag and the compiler, so they belong in the wheel'
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -36,6 +36,8 @@ from envbuilder.paths import UnsafePath
 
 #: Name of these rules in a layer's recipe: raise the number when any entry of any wheel would change.
 WHEEL_WRITER = "wheel/1"
+#: Bytes of the modules of a wheel that are held from compiling to writing; torch and transformers have 55 MB.
+_MAX_HELD = 96 << 20
 #: Names in .dist-info that an installer writes itself.
 _INSTALLERS = frozenset(("INSTALLER", "REQUESTED", "direct_url.json"))
 
@@ -65,6 +67,28 @@ class _Placed:
         return Claim(self.digest, self.mode)
 
 
+class _Held:
+    """A stream that is wanted twice, by the compiler and by the tar: the second time from memory."""
+
+    def __init__(self, source: Callable[[], BinaryIO]) -> None:
+        self._source = source
+        self._data: bytes | None = None
+
+    def open(self) -> BinaryIO:
+        data, self._data = self._data, None
+        if data is None:
+            with self._source() as stream:
+                data = self._data = stream.read()
+        return io.BytesIO(data)
+
+
+def _held(modules: Sequence[Entry]) -> dict[str, Entry]:
+    """``modules`` by path, with their data held from compiling to writing, unless it is too much."""
+    if sum(module.size for module in modules) > _MAX_HELD:
+        return {module.path: module for module in modules}
+    return {module.path: replace(module, open=_Held(module.open).open) if module.open else module for module in modules}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledWheel:
     """A wheel, every file of which has its place: all but RECORD and .pyc files, by tree path."""
@@ -84,20 +108,20 @@ class InstalledWheel:
         Raises:
             BadRecord, DigestMismatch: from reading an entry, when its bytes are not those that RECORD names.
         """
-        modules: list[Entry] = []
+        modules: dict[str, Entry] = {}
         stale: set[str] = set()
         if compiler is not None:
-            modules = [item.entry() for item in self.placed.values() if _is_module(item.path, self.where)]
+            modules = _held([item.entry() for item in self.placed.values() if _is_module(item.path, self.where)])
             # A .pyc that came along names an mtime that no image has.
-            stale = {compiled_path(module.path, compiler.cache_tag) for module in modules}
+            stale = {compiled_path(path, compiler.cache_tag) for path in modules}
         kept = [item for path, item in self.placed.items() if path not in stale]
         for item in kept:
-            yield item.entry()
+            yield modules.get(item.path) or item.entry()
         record: list[tuple[str, Digest, int] | tuple[str, None, None]] = [
             (self.where.recorded(item.path), item.digest, item.size) for item in kept
         ]
         if compiler is not None:
-            for entry in compile_entries(modules, compiler):
+            for entry in compile_entries(modules.values(), compiler):
                 record.append((self.where.recorded(entry.path), None, None))
                 yield entry
         record.append((self.where.recorded(self._record_path), None, None))
