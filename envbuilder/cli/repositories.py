@@ -20,6 +20,9 @@ from envbuilder.store.target import RangeTarget
 
 _CHUNKED = re.compile(r"([^=\s]+)(?:=(\d{1,4}))?")
 _MIB = 1 << 20
+#: Requests of a start at once: both manifests, and where the trace is by the API and by the tag; later metadata,
+#: config, trace and bundle.
+_AT_ONCE = 4
 #: Where Docker Hub's API is: nobody's mirror (containerd, core/remotes/docker: isProxy).
 _HUBS = {"registry-1.docker.io": "docker.io"}
 
@@ -74,6 +77,9 @@ def readable(app: App, reference: RegistryReference, *, starting: bool = False) 
         upstream = mirrors.namespace if mirrors.namespace not in (host, _HUBS.get(host)) else ""
         targets.append(repository(app, RegistryReference(host, name), mirror_client(app), upstream=upstream))
     documents = Documents(app.mount_settings().cache_dir / "documents") if starting else None
+    if documents and not (reference.digest and documents.find(reference.digest)):
+        # What is asked at once comes after the index: until then there are connections for it.
+        (targets or [origin])[0].open_ahead(_AT_ONCE - 1)
     return MirroredTarget(origin, targets, tags=mirrors.tags, documents=documents)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urljoin
 
@@ -38,6 +39,7 @@ from envbuilder.registry.redact import redact_url, secrets_of
 from envbuilder.registry.retry import RETRYABLE, RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.transport import Transport
+from envbuilder.store.begun import begun
 from envbuilder.store.pace import Pace
 from envbuilder.store.target import Opener
 
@@ -165,6 +167,10 @@ class Registry:
         """
         scheme, _, token = (self._auth.header(scopes) or "").partition(" ")
         return granted(token) if scheme == "Bearer" else None
+
+    def open_ahead(self, count: int) -> None:
+        """Begin to open ``count`` connections that requests of the next moments will need at once; waits for none."""
+        begun(partial(self._transport.open_ahead, self.origin, count), "connect")
 
     def url(self, path: str) -> str:
         """The URL of an API ``path`` that starts with ``/v2/``."""

@@ -6,8 +6,9 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
 
 import urllib3
@@ -39,9 +40,7 @@ class BadProxy(SpecError):
     """A proxy of the environment is no URL of one, or of a kind that is not spoken here."""
 
 
-def make_pool(
-    settings: HttpSettings, origin: Origin, nearest: Kind | None, met: Callable[[str], None]
-) -> urllib3.HTTPConnectionPool:
+def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None, met: Callable[[str], None]) -> AnyPool:
     """Connections to ``origin``, whose address may be as near as ``nearest``; None: anywhere.
 
     ``met`` is told the address that answered, of each connection that goes through no proxy.
@@ -69,7 +68,7 @@ def make_pool(
 
 def _proxied(
     proxy: str, origin: Origin, context: ssl.SSLContext | None, idle_timeout_s: float, options: dict[str, Any]
-) -> urllib3.HTTPConnectionPool:
+) -> AnyPool:
     try:
         parsed = urllib3.util.parse_url(proxy)
         if not parsed.host:
@@ -85,7 +84,7 @@ def _proxied(
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
     pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
     pool.conn_kw["idle_timeout_s"] = idle_timeout_s
-    return pool
+    return cast("AnyPool", pool)
 
 
 def _socket_options(settings: HttpSettings) -> list[tuple[int, int, int]]:
@@ -192,17 +191,42 @@ class _TlsConnection(_Guarded, HTTPSConnection):
             super().send(data)
 
 
-class _PlainPool(urllib3.HTTPConnectionPool):
+class _Opening:
+    """What both kinds of pool add: connections that are there before a request needs one."""
+
+    def to_open(self: Any, count: int, timeout_s: float) -> list[Callable[[], None]]:
+        """Functions that open ``count`` idle connections, one each; to be called soon, at once.
+
+        They raise HTTPError or OSError when it does not come about.
+        """
+        if self.proxy is not None:
+            return []  # what goes through a tunnel is set up with its first request
+        # Taken together, or the second would find the first. And as many places as it has are to be put back into it.
+        return [partial(self._open, self._get_conn(), timeout_s) for _ in range(count)]
+
+    def _open(self: Any, connection: Any, timeout_s: float) -> None:
+        try:
+            if connection.is_closed:
+                connection.timeout = timeout_s
+                connection.connect()
+        finally:
+            self._put_conn(connection)
+
+
+class _PlainPool(_Opening, urllib3.HTTPConnectionPool):
     ConnectionCls = _PlainConnection
 
 
-class _TlsPool(urllib3.HTTPSConnectionPool):
+class _TlsPool(_Opening, urllib3.HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
 
     def _validate_conn(self, conn: Any) -> None:
         # urllib3's own goes on to warn of a certificate that is not checked, at each request: we said so once.
         if conn.is_closed:
             conn.connect()
+
+
+AnyPool: TypeAlias = _PlainPool | _TlsPool
 
 
 def _is_address(host: str) -> bool:

@@ -64,7 +64,7 @@ class RegistryReferrers(RegistryTags):
             first = None
         if first is None or first.status != 200 or not _is_index(first.headers.get("Content-Type", "")):
             if first is not None:
-                first.close()
+                first.finish()
             self._capabilities.note(self._origin, fact, "no")
             return None
         found: list[Descriptor] = []

@@ -111,6 +111,10 @@ class RegistryTarget(RegistryReferrers):
         """The gate of this registry; all its repositories share it."""
         return self._registry.pace
 
+    def open_ahead(self, count: int) -> None:
+        """As of ``Registry.open_ahead``."""
+        self._registry.open_ahead(count)
+
     def has(self, what: Descriptor) -> bool:
         # A manifest is asked for whatever is remembered: where it is, all that it names was when it was stored.
         is_document = what.media_type in _DOCUMENTS

@@ -19,16 +19,18 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as SlowError
 
+from envbuilder.errors import EnvbuilderError
 from envbuilder.registry.addresses import Kind, Origin, kind_of
 from envbuilder.registry.answer import Answer, reason_of
 from envbuilder.registry.body import FilePart
 from envbuilder.registry.contact import down_error
 from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.notices import Notices
-from envbuilder.registry.pools import UntrustedServer, make_pool
+from envbuilder.registry.pools import AnyPool, UntrustedServer, make_pool
 from envbuilder.registry.redact import redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.spans import UnreadableBody
+from envbuilder.store.begun import begun
 from envbuilder.store.target import Opener
 
 #: What stands before the path of a URL (RFC 3986, 3.2).
@@ -42,7 +44,7 @@ class Transport:
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self.settings = settings or HttpSettings()
         self._lock = threading.Lock()
-        self._pools: dict[tuple[Origin, Kind | None], urllib3.HTTPConnectionPool] = {}
+        self._pools: dict[tuple[Origin, Kind | None], AnyPool] = {}
         self._peers: dict[Origin, Kind] = {}
         self._notices = Notices()
 
@@ -105,6 +107,15 @@ class Transport:
         self._note(method, answer, sent, time.monotonic() - start, why)
         return answer
 
+    def open_ahead(self, origin: Origin, count: int) -> None:
+        """Open ``count`` connections to ``origin`` for requests to come; one that cannot be had is their matter."""
+        try:
+            ways = self._pool(origin, None).to_open(count, self.settings.connect_timeout_s)
+        except EnvbuilderError:
+            return
+        for way in ways:
+            begun(way, "connect")
+
     def nearness(self, origin: Origin) -> Kind | None:
         """The kind of address that answered as ``origin``: the farthest ever met; None before that, or by proxy.
 
@@ -135,14 +146,12 @@ class Transport:
             for text in self._notices.new(warning):
                 _log.warning("%s says: %s", Origin.of(answer.url), text)
 
-    def _pool(self, origin: Origin, nearest: Kind | None) -> urllib3.HTTPConnectionPool:
+    def _pool(self, origin: Origin, nearest: Kind | None) -> AnyPool:
         key = (origin, nearest)
-        pool = self._pools.get(key)
-        if pool is None:
-            made = make_pool(self.settings, origin, nearest, partial(self._meet, origin))
-            with self._lock:
-                pool = self._pools.setdefault(key, made)
-        return pool
+        with self._lock:
+            if key not in self._pools:
+                self._pools[key] = make_pool(self.settings, origin, nearest, partial(self._meet, origin))
+            return self._pools[key]
 
     def _meet(self, origin: Origin, address: str) -> None:
         with self._lock:

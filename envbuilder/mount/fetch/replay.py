@@ -40,6 +40,7 @@ def await_stream(fetcher: Fetcher, serving: Serving, coming: int) -> bool:
 def _listen(schedule: Schedule, coming: int) -> None:
     poll = select.poll()
     poll.register(coming, select.POLLIN | select.POLLHUP)
+    prepared = False
     while True:
         if not poll.poll(_STALL_S * 1000):
             schedule.stalled(ended=False)
@@ -47,8 +48,10 @@ def _listen(schedule: Schedule, coming: int) -> None:
         data = os.read(coming, COUNT.size * 512)
         if not data:
             break
-        schedule.arrived(COUNT.unpack(data[-COUNT.size :])[0])
+        schedule.arrived(frames := COUNT.unpack(data[-COUNT.size :])[0])
+        if frames and not prepared:
+            # What no trace foresaw shall wait for its chunk alone, not for a connection and an index before.
+            prepared = True
+            schedule.want_indexes([blob for blob in schedule.blobs if blob.stored is not None], at_once=True)
     os.close(coming)
     schedule.stalled(ended=True)
-    # What no trace foresaw shall wait for its chunk alone, not for a connection and an index before.
-    schedule.want_indexes([blob for blob in schedule.blobs if blob.stored is not None])

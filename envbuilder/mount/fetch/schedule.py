@@ -34,6 +34,8 @@ _AHEAD_CONNECTIONS, _KEPT_FREE = 1, 2
 _QUIET_S = 0.25
 #: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
 _IDLE_S, _START_S = 1.0, 30.0
+#: Seconds after a stream of what is foreseen in which a start goes on unseen: the kernel has its pages.
+_UNSEEN_S = 3.0
 #: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
 _BACKGROUND_CONNECTIONS = 2
 #: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
@@ -61,6 +63,7 @@ class Schedule:
         self._replay: Iterator[Job] | None = None
         self._traced = False
         self._begun = time.monotonic()
+        self._unseen_until = 0.0
         self._last_miss = 0.0
         self._stopped = False
 
@@ -303,15 +306,15 @@ class Schedule:
 
     # Starting, everything at once, stopping.
 
-    def want_indexes(self, blobs: Sequence[LazyBlob]) -> None:
-        """Get these chunk indexes now, so that first reads find them."""
+    def want_indexes(self, blobs: Sequence[LazyBlob], *, at_once: bool = False) -> None:
+        """Get these chunk indexes now, so that first reads find them; ``at_once``: over all connections."""
         with self._changed:
-            self._queue_indexes(blobs)
+            self._queue_indexes(blobs, FOREGROUND if at_once else AHEAD)
 
-    def _queue_indexes(self, blobs: Sequence[LazyBlob]) -> None:
+    def _queue_indexes(self, blobs: Sequence[LazyBlob], priority: int = AHEAD) -> None:
         for blob in blobs:
             if blob.index is None:
-                self._queue(blob, INDEX, INDEX, AHEAD)
+                self._queue(blob, INDEX, INDEX, priority)
 
     def promise(self, promised: Promised) -> None:
         """A stream will bring these pages: reads of them wait for it. Tell ``arrived`` and ``stalled`` how it goes."""
@@ -330,6 +333,7 @@ class Schedule:
         """Nothing comes of the stream at the moment, or any more: reads that wait for it are fetched."""
         with self._changed:
             assert self._promised is not None
+            self._unseen_until = time.monotonic() + _UNSEEN_S if ended else 0.0
             parked = self._promised.release(ended=ended)
             ready = [each for each in parked if self._plan(each.blob, each.offset, each.size, each.done, each.deadline)]
             self._changed.notify_all()
@@ -352,6 +356,8 @@ class Schedule:
         if self._replay is not None or (self._promised and not self._promised.ended):
             return False
         now = time.monotonic()
+        if now < self._unseen_until:
+            return False
         return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
 
     def _ahead_limit(self) -> int:
