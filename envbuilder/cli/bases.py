@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,15 @@ from envbuilder.cli.targets import Source, open_source
 from envbuilder.cli.transfer import open_docker_archive
 from envbuilder.digest import Descriptor
 from envbuilder.image.base import read_base
+from envbuilder.image.inspect import OpenImage
 from envbuilder.layer.build import default_jobs
-from envbuilder.lock.model import ForeignSystem, Lock
+from envbuilder.lock.model import BaseImage, ForeignSystem, Lock
+from envbuilder.oci import media_types
+from envbuilder.oci.config import ImageConfig
+from envbuilder.oci.manifest import Manifest
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import RegistryReference
+from envbuilder.proc import Runner
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
@@ -79,3 +85,49 @@ def base_of(app: App, locks: Sequence[Lock]) -> Callable[[], Target] | None:
         return None
     image = system.image
     return lambda: open_base(app, image, environment_folder(app.need_project(), name))[0].target
+
+
+def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None) -> Runner:
+    """What starts the interpreter of the base of ``locks``: containers over the base's files, unpacked in the cache.
+
+    place: opens where the base's layers are.
+
+    Raises:
+        NeedsRoot, NoRuntime: this host starts no container. NotUnpacked: no room. Whatever reading raises.
+    """
+    from envbuilder.mount.container.confined import Confined  # noqa: PLC0415  seldom needed
+    from envbuilder.mount.container.runtime import find_runtime  # noqa: PLC0415  seldom needed
+    from envbuilder.mount.mount import NeedsRoot  # noqa: PLC0415  seldom needed
+    from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  seldom needed
+
+    system = locks[0].system
+    assert system is not None
+    assert system.base is not None
+    assert place is not None
+    name = f"{locks[-1].name}: the base's interpreter compiles in a container"
+    hint = "Build as root, or declare bytecode = false: then no image of it has compiled modules."
+    if os.geteuid() != 0:
+        raise NeedsRoot(f"{name}: want root", hint=hint)
+    settings = app.mount_settings()
+    with app.output.stage(f"{locks[-1].name}: base"):
+        tree = unpacked(_image(system.base, locks[0].platform), place(), app.cache_directory / "bases", _quiet)
+    return Confined(find_runtime(settings.state_dir, app.settings.get("run.runtime")), tree, locks[0].platform)
+
+
+def _quiet(_done: int, _total: int) -> None:
+    """No progress is shown."""
+
+
+def _image(base: BaseImage, platform: Platform) -> OpenImage:
+    """``base`` as unpacking takes it."""
+    layers = tuple(Descriptor(media_type=each.media_type, digest=each.digest, size=each.size) for each in base.layers)
+    config = Descriptor(media_type=media_types.OCI_CONFIG, digest=base.config, size=0)
+    what = Descriptor(media_type=media_types.OCI_MANIFEST, digest=base.manifest, size=0)
+    return OpenImage(
+        root=what,
+        descriptor=what,
+        manifest=Manifest(config=config, layers=layers),
+        config=ImageConfig(platform=platform, diff_ids=tuple(each.diff_id for each in base.layers)),
+        annotations={},
+        lazy=None,
+    )

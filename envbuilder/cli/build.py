@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import click
 
 from envbuilder.cli.app import App, common
-from envbuilder.cli.bases import base_of
+from envbuilder.cli.bases import base_of, confined
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
@@ -280,6 +280,7 @@ def _make(
             helper=compiling_packages(project, lock, host_platform_of()),
             agreed={layer.key for layer in expected.layers} if expected else frozenset(),
             base=base_of(app, locks),
+            confined=partial(confined, app, locks, base_of(app, locks)),
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from envbuilder.cli.app import App, common
+from envbuilder.cli.bases import confined
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.project import artifact_cache, compiling_packages
@@ -54,6 +55,7 @@ def command(app: App, reference: str, platform: str, jobs: int, work: Path | Non
             cache=app.cache_directory,
             jobs=jobs,
             finished=finished,
+            confine=lambda locks, source: confined(app, locks, lambda: source),
             helper=lambda lock: compiling_packages(app.project, lock, host_platform_of()),
         )
     value = {"pinned": source.pinned, "digest": str(image.root.digest), "layers": layers_of(rows)}

@@ -22,7 +22,7 @@ from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
-from envbuilder.layer.plan import AnyPlan, WheelPlan, compiled_here, plan
+from envbuilder.layer.plan import AnyPlan, WheelPlan, compiled_by_base, compiled_here, plan
 from envbuilder.layer.prefix import PREFIX
 from envbuilder.layer.top import TopPlan
 from envbuilder.lock.codec import digest
@@ -30,6 +30,7 @@ from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
+from envbuilder.proc import Runner
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
 
@@ -82,6 +83,7 @@ def build_image(
     helper: tuple[Sequence[Deb], Platform] | None = None,
     agreed: AbstractSet[Digest] = frozenset(),
     base: Callable[[], Target] | None = None,
+    confined: Callable[[], Runner] | None = None,
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
@@ -89,7 +91,8 @@ def build_image(
     documents: attach the locks, SBOMs and provenance (image/attached.py).
     helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
     agreed: keys of layers that an image had together: no need to look for conflicts between those again.
-    base: where the layers of an image of others are, asked for what the store lacks.
+    base: where the layers of an image of others are, asked for what the store lacks. confined: what starts its
+        interpreter, which compiles; asked for where that must.
 
     Raises:
         TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
@@ -122,6 +125,10 @@ def build_image(
 
     bases = [each for each in plans if isinstance(each, BasePlan)]
     hold_base(bases, store, base or _nowhere, cache=cache, helpers=jobs, finished=note)
+    if confined and any(
+        isinstance(each, WheelPlan) and each.compilation.theirs and not has_layer(each, store) for each in plans
+    ):
+        plans = compiled_by_base(plans, confined())
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan | BasePlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
     wheel_plans = [each for each in artefact_plans if isinstance(each, WheelPlan)]

@@ -8,6 +8,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -25,11 +26,14 @@ from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import join_below
+from envbuilder.proc import Runner
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import Target
 
 #: Gives, for the lock of an image, this host's platform and packages locked for it; None: the image's own will do.
 Helper: TypeAlias = Callable[[Lock], tuple[Sequence[Deb], Platform] | None]
+#: Gives what starts the interpreter of the base of the locks of an image, whose layers are at the target.
+Confine: TypeAlias = Callable[[Sequence[Lock], Target], Runner]
 
 
 class NotOurs(IntegrityError):
@@ -67,11 +71,13 @@ def verify_image(
     jobs: int,
     finished: Finished = lambda _layer, _reused: None,
     helper: Helper = lambda _lock: None,
+    confine: Confine | None = None,
 ) -> tuple[Compared, ...]:
     """Rebuild ``image`` in an empty store below ``scratch``; every layer compared, base first.
 
     Nothing of the machine's own store is used. ``scratch`` takes as many bytes as the image.
     helper: what compiles for an image of another architecture (build_image); it decides no byte.
+    confine: what starts the interpreter of a base of others, whose layers are at a target.
 
     Raises:
         NotOurs, NotAttached, BadAttachment: there is no lock to build from.
@@ -97,6 +103,7 @@ def verify_image(
         documents=False,
         helper=helper(locks[-1]),
         base=lambda: source,  # an image over one of others has the layers of that
+        confined=partial(confine, locks, source) if confine else None,
     )
     theirs, ours = image.manifest.layers, built.image.layers
     rows = tuple(

@@ -14,8 +14,9 @@ from envbuilder.digest import Descriptor, Digest, canonical_json
 from envbuilder.errors import SpecErrors
 from envbuilder.layer.frames import COMPRESSOR
 from envbuilder.layer.merge import Merged
+from envbuilder.layer.pyc import LocalInterpreter
 from envbuilder.layer.tar import TAR_WRITER
-from envbuilder.lock.model import Artifact, BaseLayer, Lock
+from envbuilder.lock.model import Artifact, BaseImage, BaseLayer, Interpreter, Lock
 from envbuilder.lock.partition import base_ids
 
 #: Name of the rules by which a layer of others becomes a device: raise the number when any byte of any would change.
@@ -55,6 +56,19 @@ def base_plan(layer: str, lock: Lock) -> BasePlan | None:
     base = lock.system.base if lock.system else None
     ids = base_ids(lock.name, lock.system)
     return BasePlan(id=layer, layer=base.layers[ids.index(layer)]) if base and layer in ids else None
+
+
+def base_interpreter(base: BaseImage, python: Interpreter) -> LocalInterpreter:
+    """The interpreter of ``base``, as it runs in the tree of that: what its files are decides what it compiles to."""
+    libraries = dict(base.env).get("LD_LIBRARY_PATH", "")
+    decides = [base.python, libraries, [str(layer.diff_id) for layer in base.layers]]
+    return LocalInterpreter(
+        argv=(base.python,),
+        home="",
+        version=python.version,
+        identity=str(Digest.of(canonical_json(decides))),
+        libraries=libraries,
+    )
 
 
 def check_ways(paths: Iterable[str], below: Merged, name: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from envbuilder.digest import Digest, canonical_json
-from envbuilder.errors import SpecError
-from envbuilder.layer.base import BasePlan, base_plan
+from envbuilder.errors import HostError, SpecError
+from envbuilder.layer.base import BasePlan, base_interpreter, base_plan
 from envbuilder.layer.claims import Claim, check_conflicts, twins
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.debian.spool import Spool
@@ -28,7 +28,7 @@ from envbuilder.layer.interpreter import (
 )
 from envbuilder.layer.limits import check_plans
 from envbuilder.layer.prefix import PREFIX, prefix_claims
-from envbuilder.layer.pyc import ImageCompiler, compile_entries, compiler_identity, debian_modules
+from envbuilder.layer.pyc import ImageCompiler, LocalInterpreter, compile_entries, compiler_identity, debian_modules
 from envbuilder.layer.removal import RemovalPlan, removal_plan
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.top import TOP, TopPlan, top_plan
@@ -38,6 +38,7 @@ from envbuilder.lock.model import Artifact, Deb, Interpreter, Lock, Wheel
 from envbuilder.lock.partition import REMOVED
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci.platform import Platform
+from envbuilder.proc import Runner
 
 #: Name of the deb rules in a layer's recipe: raise the number when any entry of any deb would change.
 DEB_WRITER = "deb/1"
@@ -47,18 +48,32 @@ class ForeignBase(SpecError):
     """An environment stands on a system that envbuilder does not make, and of which no image is named."""
 
 
+class NotConfined(HostError):
+    """The interpreter of a base of others would have to run outside of a container."""
+
+    hint = "Declare bytecode = false: then no image of it has compiled modules."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """What makes .pyc files: the image's own interpreter, from its packages.
+    """What makes .pyc files: the image's own interpreter, from its packages or in a base of others.
 
-    packages: None where the lock says that nothing is compiled; the bytes are then the same on every host too.
-    stand_in: what runs instead where that cannot; it decides no byte, so it is not in the recipe.
+    packages, theirs: both None where the lock says that nothing is compiled; the bytes are then the same on every
+        host too. stand_in: what runs instead of ``packages`` where those cannot; it decides no byte, so it is not in
+        the recipe. runner: starts ``theirs``, apart from all else; None until a layer must be made.
     """
 
     python: Interpreter
     platform: Platform
     packages: InterpreterPackages | None
     stand_in: StandIn | None = None
+    theirs: LocalInterpreter | None = None
+    runner: Runner | None = field(default=None, compare=False)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there are .pyc files."""
+        return self.packages is not None or self.theirs is not None
 
     @property
     def artifacts(self) -> tuple[Deb, ...]:
@@ -69,10 +84,19 @@ class Compilation:
 
     @property
     def recipe(self) -> str:
-        return compiler_identity(self.packages.identity) if self.packages else "none"
+        decides = self.packages or self.theirs
+        return compiler_identity(decides.identity) if decides else "none"
 
     def compiler(self, artifacts: ArtifactSource, cache: Path) -> ImageCompiler | None:
-        """A compiler that runs on this host; None where nothing is compiled."""
+        """A compiler that runs on this host; None where nothing is compiled.
+
+        Raises:
+            NotConfined: nothing was given to start the interpreter of a base of others.
+        """
+        if self.theirs is not None:
+            if self.runner is None:
+                raise NotConfined(f"{self.theirs.argv[0]}: the base's interpreter compiles in a container only")
+            return ImageCompiler(interpreter=self.theirs, runner=self.runner)
         if self.packages is None:
             return None
         runs = self.stand_in or StandIn(packages=self.packages, platform=self.platform)
@@ -191,8 +215,20 @@ def plan(locks: Sequence[Lock]) -> tuple[AnyPlan, ...]:
 
 
 def _compilation(lock: Lock) -> Compilation:
-    packages = interpreter_packages(lock.debs, lock.python) if lock.bytecode else None
-    return Compilation(python=lock.python, platform=lock.platform, packages=packages)
+    base = lock.system.base if lock.system else None
+    theirs = base_interpreter(base, lock.python) if base and lock.bytecode else None
+    packages = interpreter_packages(lock.debs, lock.python) if lock.bytecode and not base else None
+    return Compilation(python=lock.python, platform=lock.platform, packages=packages, theirs=theirs)
+
+
+def compiled_by_base(plans: Sequence[AnyPlan], runner: Runner) -> tuple[AnyPlan, ...]:
+    """``plans``, with what starts the interpreter of the base that they lie over."""
+    return tuple(
+        replace(each, compilation=replace(each.compilation, runner=runner))
+        if isinstance(each, DebPlan | WheelPlan) and each.compilation.theirs
+        else each
+        for each in plans
+    )
 
 
 def compiled_here(plans: Sequence[AnyPlan], debs: Sequence[Deb], host: Platform) -> tuple[AnyPlan, ...]:
@@ -235,7 +271,7 @@ def check_wheels(
     """
     claims: list[tuple[str, Mapping[str, Claim]]] = []
     for each in plans:
-        python, compiled = each.compilation.python, each.compilation.packages is not None
+        python, compiled = each.compilation.python, each.compilation.compiles
         if not claims:
             claims.append(("the prefix", prefix_claims(PREFIX, python)))
         claims += [

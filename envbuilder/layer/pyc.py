@@ -74,17 +74,21 @@ class Compiler(Protocol):
 class LocalInterpreter:
     """An interpreter that was unpacked on this host: how to start it, and what it is.
 
-    identity: of the packages that decide what it compiles to.
+    identity: of the packages that decide what it compiles to. home: "" where it finds that itself.
+    libraries: what its loader is told of where libraries are, or "".
     """
 
     argv: tuple[str, ...]
     home: str
     version: str
     identity: str
+    libraries: str = ""
 
     def environment(self) -> dict[str, str]:
         """All that it may know of this host. ``-I`` would make it ignore PYTHONHASHSEED."""
-        return {"PYTHONHOME": self.home, "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+        places = {"PYTHONHOME": self.home, "LD_LIBRARY_PATH": self.libraries}
+        always = {"PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+        return {**{name: text for name, text in places.items() if text}, **always}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
