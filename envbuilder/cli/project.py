@@ -14,7 +14,7 @@ from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.download import http_pool
 from envbuilder.lock.fetch import ArtifactCache
 from envbuilder.lock.logins import apt_logins, with_login
-from envbuilder.lock.make import Machine
+from envbuilder.lock.machine import Machine
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.settings import read_python_indexes
 from envbuilder.oci.platform import Platform

@@ -7,18 +7,12 @@ import pytest
 
 from envbuilder.errors import SpecError
 from envbuilder.lock.archives import NoMirror
+from envbuilder.lock.below import NoInterpreter
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest, dump, load
-from envbuilder.lock.make import (
-    Machine,
-    NoInterpreter,
-    PlatformNotDeclared,
-    UnknownIndex,
-    UnknownUpgrade,
-    UnknownWheel,
-    make_lock,
-)
+from envbuilder.lock.machine import Machine, UnknownIndex
+from envbuilder.lock.make import PlatformNotDeclared, UnknownUpgrade, UnknownWheel, make_lock
 from envbuilder.lock.model import Changed, ForeignSystem
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
