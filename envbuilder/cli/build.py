@@ -83,7 +83,7 @@ def command(
     lockfiles/ENV/<platform>.digests predicts and the place of --to has whole is not made at all. Locks, SBOMs
     and provenance are attached to the image and go with it. A flavour (eStargz for containerd's stargz-snapshotter,
     zstd:chunked for podman) is an image of its own with the same files, in the store as _FLAVOUR-ENV-VERSION.
-    Nothing runs in a container, and no root is needed.
+    Nothing runs in a container, and no root is needed, but for the interpreter of a base of others that compiles.
     """
     if destination and len(environments) > 1:
         raise click.UsageError("--to takes one environment at a time")
