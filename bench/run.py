@@ -23,6 +23,7 @@ SCENARIOS = (
     "build_push",
     "bump",
     "first_result",
+    "loopback",
     "latency",
     "node_start",
     "tree",
