@@ -21,7 +21,7 @@ from envbuilder.layer.build import default_jobs
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.mount import require_root
 from envbuilder.mount.run import RunOptions
-from envbuilder.mount.startup.hotbuild import NoPageTree, build_bundle
+from envbuilder.mount.startup.hotbuild import NoPageTree, build_bundle, is_of_use
 from envbuilder.mount.startup.traces import attach_trace, find_trace
 from envbuilder.mount.startup.tracing import NothingToTrace, record
 from envbuilder.oci.reference import EnvironmentName
@@ -66,6 +66,9 @@ def command(
     with tempfile.TemporaryDirectory(prefix="trace-", dir=_beside(settings.cache_dir)) as folder:
         bundle: Path | None = Path(folder) / "bundle"
         if no_bundle:
+            bundle = None
+        elif image.lazy and not is_of_use(trace, image.manifest.layers, source.target):
+            app.output.note("no hot bundle: starts that read most of an image pull it whole, in the order of the trace")
             bundle = None
         else:
             try:

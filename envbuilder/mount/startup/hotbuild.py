@@ -37,6 +37,15 @@ class NoPageTree(IntegrityError):
     hint = "Build the image anew; until then starts fetch whole chunks in the order of the trace."
 
 
+def is_of_use(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget) -> bool:
+    """Whether starts would read a bundle of ``trace``: what has most of the image is pulled whole, in its order.
+
+    Raises:
+        BadChunk, UnavailableError, ...: the source.
+    """
+    return not trace.covers_most_of([fetch_index(source, layer).size for layer in layers])
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What is to be copied of one device: (chunk, first page of it, pages, place in the spool file)."""

@@ -1,6 +1,7 @@
 """A hot bundle proves every page against the image; what does not belong to the image is never given."""
 
 import hashlib
+import io
 from random import Random
 
 import pytest
@@ -13,8 +14,9 @@ from envbuilder.layer.frames import CHUNK_SIZE
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.layer.tree import file
 from envbuilder.mount.startup.hot import BadHotPage, HotDevice, Prover, close_frame, plan_frames
-from envbuilder.mount.startup.hotbuild import page_root
-from envbuilder.mount.startup.trace import Frame, Pages, merge
+from envbuilder.mount.startup.hotbuild import is_of_use, page_root
+from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge
+from envbuilder.store.memory import MemoryTarget
 from envbuilder.testing.layers import layer_of
 
 LAYER = layer_of([file("data", Random(3).randbytes(900_000))])
@@ -62,6 +64,17 @@ def test_a_bundle_gives_exactly_the_pages_of_its_ranges(drawn):
 
     want = {page for each in ranges for page in range(each.first, each.first + each.count)}
     assert got == {page: TAR[page * PAGE_SIZE : (page + 1) * PAGE_SIZE] for page in want}
+
+
+@pytest.mark.parametrize(("pages", "of_use"), [(PAGES // 2 - 1, True), (PAGES // 2 + 2, False)])
+def test_a_bundle_that_no_start_would_read_is_not_made(pages, of_use):
+    target = MemoryTarget()
+    target.push(LAYER.layer.blob, lambda: io.BytesIO(LAYER.blob))
+    digest = LAYER.layer.blob.digest
+    ranges = (Pages(0, 0, pages),)
+    trace = Trace(image=digest, devices=(digest,), commands=(), runs=1, read_ahead=0, ranges=ranges)
+
+    assert is_of_use(trace, [LAYER.layer.blob], target) == of_use
 
 
 def test_the_root_in_the_manifest_is_that_of_the_tar():
