@@ -13,29 +13,41 @@ from envbuilder.mount.fetch.lazyblob import LazyBlob
 
 #: What is on its way: (blob, chunk).
 Flights = Container[tuple[int, int]]
+#: Chunks of a guess at the most, however small they are as stored: each is unpacked.
+_MOST = 32
 
 
 def together_with(
-    blob: LazyBlob, missing: Sequence[int], flights: Flights, *, traced: bool
+    blob: LazyBlob, missing: Sequence[int], flights: Flights, *, worth: int, traced: bool
 ) -> Iterator[tuple[int, int]]:
-    """First and last chunk of each range for ``missing``: every one with what is likely to be read behind it."""
+    """First and last chunk of each range for ``missing``: every one with what is likely to be read behind it.
+
+    worth: bytes, as stored, that a guess may have.
+    """
     assert blob.index is not None
     wanted = set(missing)
+    most = _chunks(blob, worth)
     for chunk in missing:
-        following = _unasked(blob, behind(chunk, blob.read, len(blob.index), traced=traced), flights)
+        following = _unasked(blob, behind(chunk, blob.read, len(blob.index), most=most, traced=traced), flights)
         wanted.update(number for place, number in enumerate(following, chunk + 1) if place == number)
     return runs(sorted(wanted))
 
 
-def ahead_of(blob: LazyBlob, chunk: int, flights: Flights, *, overtaken: bool) -> Iterator[tuple[int, int]]:
+def ahead_of(blob: LazyBlob, chunk: int, flights: Flights, *, worth: int, overtaken: bool) -> Iterator[tuple[int, int]]:
     """The same for what a run of reads that has come to ``chunk`` will come to, once half of that is missing.
 
     overtaken: that chunk was not even asked for, so that all of it is fetched.
     """
     assert blob.index is not None
-    run = run_from(chunk, blob.read, len(blob.index))
+    run = run_from(chunk, blob.read, len(blob.index), most=_chunks(blob, worth))
     unasked = _unasked(blob, run, flights)
     return runs(unasked if overtaken or 2 * len(unasked) > len(run) else ())
+
+
+def _chunks(blob: LazyBlob, worth: int) -> int:
+    """How many chunks of ``blob`` are ``worth`` bytes on average; one at least."""
+    assert blob.index is not None
+    return max(1, min(worth * len(blob.index) // max(blob.index.blob_offsets[-1], 1), _MOST))
 
 
 def _unasked(blob: LazyBlob, chunks: range, flights: Flights) -> list[int]:

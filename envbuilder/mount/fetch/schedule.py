@@ -27,17 +27,12 @@ from envbuilder.mount.fetch.promised import Promised
 from envbuilder.mount.fetch.slots import TRY_S, Turn
 from envbuilder.mount.request import Device
 
-#: Connections that fetch ahead of runs: what is on the line already is what a read that must wait waits for. From far
-#: away the line has room, and all but ``_KEPT_FREE`` do.
-_AHEAD_CONNECTIONS, _KEPT_FREE = 1, 2
 #: Seconds without a foreground miss until the background goes on: it never competes with a start.
 _QUIET_S = 0.25
 #: The same without any read: a program that computes for a moment has not started yet. Seconds after which it has.
 _IDLE_S, _START_S = 1.0, 30.0
 #: Seconds after a stream of what is foreseen in which a start goes on unseen: the kernel has its pages.
 _UNSEEN_S = 3.0
-#: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
-_BACKGROUND_CONNECTIONS = 2
 #: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
 _OVERFLOW_CHUNKS = 256
 
@@ -130,7 +125,8 @@ class Schedule:
             return True
         waiter = Waiter(done, deadline, len(missing))
         unasked = [chunk for chunk in missing if (blob.number, chunk) not in self._flights]
-        for run_first, run_last in together_with(blob, unasked, self._flights, traced=self._traced):
+        worth = self._link.worth
+        for run_first, run_last in together_with(blob, unasked, self._flights, worth=worth, traced=self._traced):
             self._queue(blob, run_first, run_last, FOREGROUND)
         for chunk in missing:
             job = self._flights[blob.number, chunk]
@@ -142,7 +138,7 @@ class Schedule:
 
     def _read_ahead(self, blob: LazyBlob, chunk: int, *, overtaken: bool = False) -> None:
         blob.read.add(chunk)
-        for first, last in ahead_of(blob, chunk, self._flights, overtaken=overtaken):
+        for first, last in ahead_of(blob, chunk, self._flights, worth=self._link.worth, overtaken=overtaken):
             self._queue(blob, first, last, AHEAD)
 
     def _queue(self, blob: LazyBlob, first: int, last: int, priority: int) -> None:
@@ -171,7 +167,7 @@ class Schedule:
                 its_turn = True
                 for priority, queue in enumerate(self._queues):
                     # A read that must wait finds a connection, whatever is fetched ahead of others.
-                    if priority == AHEAD and self._ahead_running >= self._ahead_limit():
+                    if priority == AHEAD and self._ahead_running >= self._link.for_ahead(self._connections):
                         break
                     while queue and (its_turn := priority == FOREGROUND or turn.try_take()):
                         job = queue.popleft()
@@ -185,7 +181,7 @@ class Schedule:
                         return replayed
                     self._replay = None
                 quiet = self._eager or self._is_quiet()
-                limit = self._connections if self._eager else self._connections_left()
+                limit = self._connections if self._eager else self._link.for_background(self._connections)
                 wanted = self._background is not None and quiet and self._background_running < limit
                 if self._background is not None and wanted and (its_turn := its_turn and turn.try_take()):
                     job_or_none = next(self._background, None)
@@ -359,13 +355,6 @@ class Schedule:
         if now < self._unseen_until:
             return False
         return now - max(blob.read_at for blob in self.blobs) > _IDLE_S or now - self._begun > _START_S
-
-    def _ahead_limit(self) -> int:
-        return max(self._connections - _KEPT_FREE, 1) if self._link.is_far else _AHEAD_CONNECTIONS
-
-    def _connections_left(self) -> int:
-        """For the background: of a line that is idle all but what the job needs."""
-        return max(self._connections - 2, 1) if self._link.is_idle else _BACKGROUND_CONNECTIONS
 
     def want_rest(self, *, eager: bool, share: rounds.Share = rounds.WHOLE) -> None:
         """Get what is missing in the background, or a share of it; ``eager``: with every connection, whoever waits."""

@@ -1,4 +1,4 @@
-"""Far and fast: the line is idle while a job waits. Near or slow: it is not."""
+"""Far and fast: the line is idle while a job waits. Near or slow: it is not. What a guess is worth follows from it."""
 
 import pytest
 
@@ -28,3 +28,37 @@ def test_a_full_line_answers_late_and_is_not_idle():
 
 def test_nothing_is_known_of_a_link_that_was_not_used():
     assert not Link().is_idle
+
+
+def told(answer_s: float, rate: float) -> Link:
+    link = Link()
+    for _ in range(30):
+        link.told(answer_s, 1_000_000 / rate, 1_000_000)
+    return link
+
+
+def test_a_guess_is_worth_what_the_line_brings_while_some_misses_last():
+    assert told(0.005, 100e6).worth == pytest.approx(2.5 * 0.005 * 100e6)
+
+
+def test_a_guess_is_worth_more_where_answers_are_slow_and_less_where_the_line_is():
+    assert told(0.002, 100e6).worth < told(0.005, 100e6).worth < told(0.01, 100e6).worth
+    assert told(0.005, 60e6).worth < told(0.005, 100e6).worth
+
+
+def test_one_slow_answer_does_not_decide_what_a_guess_is_worth():
+    link = told(0.005, 100e6)
+    link.told(0.02, 0.01, 1_000_000)
+
+    assert link.worth < 2 * told(0.005, 100e6).worth
+
+
+@pytest.mark.parametrize(("answer_s", "rate"), [(1e-6, 1e9), (1e-6, 1e3), (30.0, 1e9), (0.2, 12e6)])
+def test_a_guess_is_bounded_whatever_the_link_does(answer_s, rate):
+    assert 500_000 < told(answer_s, rate).worth < 4_000_000
+
+
+def test_a_link_that_is_far_has_room_for_all_but_some_connections():
+    assert told(0.05, 100e6).for_ahead(8) == told(0.05, 100e6).for_background(8) == 6
+    assert told(0.002, 100e6).for_ahead(8) < told(0.002, 100e6).for_background(8) < 6
+    assert told(0.05, 100e6).for_ahead(1) == 1

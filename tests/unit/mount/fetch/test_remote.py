@@ -16,7 +16,7 @@ from envbuilder.errors import UnavailableError
 from envbuilder.layer.frames import CHUNK_SIZE, Framed, FrameWriter
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.fetch import remote, schedule
+from envbuilder.mount.fetch import link, remote, schedule
 from envbuilder.mount.fetch.lazyblob import LazyBlob
 from envbuilder.mount.fetch.remote import Fetcher
 from envbuilder.mount.foreign.spans import Piece, span_map
@@ -58,6 +58,13 @@ def altered(data: bytes) -> bytes:
 def _impatient(monkeypatch):
     monkeypatch.setattr(remote, "_PAUSE_S", 0.001)
     monkeypatch.setattr(remote, "_LONGEST_PAUSE_S", 0.01)
+
+
+@pytest.fixture(autouse=True)
+def _steady_link(monkeypatch):
+    """Sixteen chunks a guess, however long a source in memory takes: what a link makes of it is test_link.py's."""
+    for bound in ("_UNKNOWN", "_LEAST", "_MOST"):
+        monkeypatch.setattr(link, bound, 17 * CHUNK_SIZE)
 
 
 @contextmanager
