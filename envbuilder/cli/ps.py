@@ -40,7 +40,7 @@ def _row(mount: MountStatus) -> tuple[str, ...]:
     return (
         record.id,
         record.image[:19],
-        record.how if mount.alive else "supervisor is dead",
+        record.how if mount.state == "kept" else mount.state,
         f"{time.time() - record.started_at:.0f}",
         human_size(counters.fetched_bytes),
         "" if rate is None else f"{100 * rate:.1f} %",

@@ -124,12 +124,11 @@ def _lines(moments: Sequence[Moment]) -> list[str]:
     for moment in moments:
         record, counters = moment.status.record, moment.status.counters
         rate = hit_rate(counters)
-        state = "fetching" if moment.is_fetching else "idle"
         where = "private" if record.private else record.directory
         hits = "" if rate is None else f", {100 * rate:.1f} % of reads at once"
         lines += ["", f"{record.id}  {record.image[:19]}  {record.how or 'starting'}  {where}"]
         lines.append(
-            f"  {state if moment.status.alive else 'dead'}, {human_size(counters.fetched_bytes)} fetched, "
+            f"  {moment.state}, {human_size(counters.fetched_bytes)} fetched, "
             f"{human_size(int(moment.rate))}/s{hits}, {counters.waited_us / 1e6:.2f} s waited"
         )
         lines += [f"  log: {moment.log}"] if moment.log else []

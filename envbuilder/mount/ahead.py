@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
+from envbuilder.mount.container.program import Program
 from envbuilder.mount.launch import Launched
 from envbuilder.mount.prepare import MetadataRead
 from envbuilder.mount.startup.traces import TraceSearch
@@ -21,7 +21,7 @@ class Ahead:
     keeper: Launched | None = None
     search: TraceSearch | None = None
     metadata: MetadataRead | None = None
-    runtime: Future[Path] | None = None
+    runtime: Future[Program] | None = None
 
 
 NOTHING = Ahead()

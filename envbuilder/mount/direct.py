@@ -184,7 +184,7 @@ def _mount(whole: Whole, devices: Sequence[Path], folder: MountFolder, scratch: 
         loop.mount(metadata, devices, lower)
     else:
         kernel.mount_erofs(metadata, devices, lower)
-    mount_writable(lower, scratch, root, name=source_name(folder.id), nosuid_nodev=False)
+    mount_writable(lower, scratch, root, name=source_name(folder.id), nosuid=False)
     return root
 
 

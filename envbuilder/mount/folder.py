@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from envbuilder.errors import EnvbuilderError, HostError
+from envbuilder.errors import HostError
 from envbuilder.mount.host import kernel
 from envbuilder.mount.host.processes import start_time
+from envbuilder.mount.seen.ended import count_ended
 
 if TYPE_CHECKING:
     from envbuilder.mount.state import Record
@@ -126,20 +127,24 @@ class MountFolder(NamedTuple):
 
         return is_locked(self.path / "lock")
 
+    def _counted(self) -> Mapping[str, int]:
+        if not self.counters.exists():
+            return {}  # nobody served it
+        from envbuilder.mount.counters import read_counters  # noqa: PLC0415  see above
+
+        return read_counters(self.counters).to_json()
+
     def remove(self) -> None:
         """Remove folder and empty log; mount points must be free."""
         import shutil  # noqa: PLC0415  not before a command has run
-
-        from envbuilder.mount.counters import read_counters  # noqa: PLC0415  see above
-        from envbuilder.mount.seen.totals import add_to_totals  # noqa: PLC0415  see above
 
         for name in ("blobs", "lower", "rootfs"):
             with suppress(OSError):
                 (self.path / name).rmdir()
         if not kernel.mount_points(self.path):
-            if self.read() is not None:
-                with suppress(OSError, EnvbuilderError):
-                    add_to_totals(self.state_dir, self.id, read_counters(self.counters))
+            if (self.path / "record.json").exists():
+                with suppress(OSError):
+                    count_ended(self.state_dir, self.id, self._counted())
             shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):
             if self.log.stat().st_size == 0:

@@ -25,6 +25,7 @@ from envbuilder.mount.container.cdi import Edits, device_edits, has_kind
 from envbuilder.mount.container.commands import check_command
 from envbuilder.mount.container.foreground import Container
 from envbuilder.mount.container.host import CDI_DIRECTORIES, host_files, host_limits
+from envbuilder.mount.container.program import Program
 from envbuilder.mount.container.runtime import find_runtime
 from envbuilder.mount.container.users import find_user
 from envbuilder.mount.counters import Snapshot
@@ -32,7 +33,7 @@ from envbuilder.mount.direct import Whole, blob_size
 from envbuilder.mount.host.rootless import adapted
 from envbuilder.mount.mount import Mounted, Progress, open_mount, require_root
 from envbuilder.mount.settings import MountSettings
-from envbuilder.mount.warm import Decision, runtime_argv, seen
+from envbuilder.mount.warm import Decision, seen
 from envbuilder.store.begun import begun
 from envbuilder.store.target import RangeTarget
 
@@ -181,23 +182,23 @@ def run_image(
         mounted_s = time.monotonic() - begun_s
         at_mount = mounted.counters()
         try:
-            config, env = _write_bundle(image, options, edits, mounted)
+            config, env = _checked_config(image, options, edits, mounted)
         except OSError as error:
             raise ImageUnreadable(
                 f"{image.root.digest}: reading the mounted image failed: {error.strerror or error}",
                 hint=f"Read {mounted.folder.log} for why; if the source was away, start it again.",
             ) from error
-        program, bundle = str(runtime.result()), mounted.folder.path
-        decision = _decision(
-            image, edits, {**config, "process": {**config["process"], "env": env}}, mounted, settings, program
-        )
+        program, bundle = runtime.result(), mounted.folder.path
+        _write_config(mounted, program.config(config))
+        without = {**config, "process": {**config["process"], "env": env}}
+        decision = _decision(image, edits, without, mounted, settings, program)
         moments: list[tuple[float, Snapshot]] = []
 
         def first_output() -> None:
             moments.append((time.monotonic() - begun_s, mounted.counters()))
 
-        argv, pid_file = runtime_argv(program, bundle, mounted.id)
-        container = Container(argv, pid_file, inside=mounted.keeper)
+        argv, pid_file = program.argv(bundle, mounted.id)
+        container = Container(argv, pid_file, inside=mounted.keeper, hides=program.hides)
         watch = _watch(mounted, begun_s) if options.measure else None
         with watch.running() if watch else contextlib.nullcontext():
             status = container.run(first_output if options.measure else None, quiet=options.quiet)
@@ -238,10 +239,10 @@ def _edits(options: RunOptions) -> Edits:
     return edits
 
 
-def _write_bundle(
+def _checked_config(
     image: OpenImage, options: RunOptions, edits: Edits, mounted: Mounted
 ) -> tuple[dict[str, Any], list[str]]:
-    """Write config.json; its value, and the environment that it would have without ``options.env``."""
+    """The value of config.json, and the environment that it would have without ``options.env``."""
     # The keeper's mounts are not in our name space; through its root they can be read.
     seen = Path(f"/proc/{mounted.keeper}/root") / mounted.directory.relative_to("/")
     user = find_user(seen, options.user or image.config.user)
@@ -261,12 +262,15 @@ def _write_bundle(
         value["process"]["cwd"],
         outside=[item["destination"] for item in value["mounts"]],
     )
+    without = environment(image.config, replace(process, env={}), user, edits)
+    return value, [f"{name}={text}" for name, text in without.items()]
+
+
+def _write_config(mounted: Mounted, value: Mapping[str, Any]) -> None:
     try:
         (mounted.folder.path / "config.json").write_text(json.dumps(value))
     except OSError as error:
         raise mounted.folder.unusable(error) from error
-    without = environment(image.config, replace(process, env={}), user, edits)
-    return value, [f"{name}={text}" for name, text in without.items()]
 
 
 def _decision(
@@ -275,7 +279,7 @@ def _decision(
     config: Mapping[str, Any],
     mounted: Mounted,
     settings: MountSettings,
-    runtime: str,
+    runtime: Program,
 ) -> Decision | None:
     """What the next start of the same can use; None: something of the image may have to be fetched."""
     record = mounted.folder.read()
@@ -293,8 +297,15 @@ def _decision(
             how=record.how,
             origin=record.origin,
         )
-        looked_at = {path: seen(path) for path in (runtime, *(node.host_path for node in edits.nodes))}
+        looked_at = {path: seen(path) for path in (runtime.path, *(node.host_path for node in edits.nodes))}
     except OSError:  # something went in this moment
         return None
     entrypoint, command = image.config.entrypoint, image.config.command
-    return Decision(whole, config, tuple(entrypoint), tuple(command), runtime, looked_at)
+    return Decision(
+        whole=whole,
+        config=config,
+        entrypoint=tuple(entrypoint),
+        command=tuple(command),
+        runtime=runtime,
+        looked_at=looked_at,
+    )

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.folder import MountFolder, StateUnusable, locked
@@ -44,6 +44,8 @@ __all__ = [
     "statuses",
 ]
 
+#: How mounts end (``Mounted.how``) that the kernel reads without us.
+_UNSERVED = ("direct", "unpacked")
 #: Logs that are kept; a clean end leaves none.
 _KEPT_LOGS = 50
 
@@ -81,15 +83,30 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MountStatus:
-    """A mount and what it has done; ``alive`` is whether its keeper or supervisor lives."""
+    """A mount and what it has done. alive: whether somebody keeps it (its keeper, supervisor or guard lives).
+
+    worker: the process that answers reads; 0 when there is none, or none any more.
+    """
 
     record: Record
     counters: Snapshot
     alive: bool
+    worker: int = 0
+
+    @property
+    def state(self) -> Literal["kept", "unwatched", "dead"]:
+        """Whether it is kept; if not, what becomes of reads.
+
+        "unwatched": they are answered, by a worker that nobody replaces or by the kernel alone. "dead": they fail.
+        """
+        if self.alive:
+            return "kept"
+        return "unwatched" if self.worker or self.record.how.endswith(_UNSERVED) else "dead"
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {**self.record.to_json(), "counters": self.counters.to_json(), "alive": self.alive}
+        told = {"counters": self.counters.to_json(), "alive": self.alive, "worker": self.worker}
+        return {**self.record.to_json(), **told}
 
 
 def folders(state_dir: Path) -> Iterator[MountFolder]:
@@ -104,7 +121,9 @@ def statuses(state_dir: Path) -> tuple[MountStatus, ...]:
     found = []
     for folder in folders(state_dir):
         if record := folder.read():
-            found.append(MountStatus(record, read_counters(folder.counters), folder.is_alive()))
+            pid, started = folder.worker_process()
+            worker = pid if pid and start_time(pid) == started else 0
+            found.append(MountStatus(record, read_counters(folder.counters), folder.is_alive(), worker))
     return tuple(found)
 
 

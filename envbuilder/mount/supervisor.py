@@ -161,9 +161,9 @@ class Supervisor:
             kernel.bind(request.tree, root, read_only=True, nosuid_nodev=True)
             self._points.insert(0, root)
         if request.scratch is not None:
-            # Set-user-id programs and devices of a foreign image are for its container, not for this host's users.
+            # Set-user-id programs of a foreign image are for its container, not for this host's users.
             name, public = source_name(request.id), not request.private
-            made = mount_writable(request.tree or lower, request.scratch, root, name=name, nosuid_nodev=public)
+            made = mount_writable(request.tree or lower, request.scratch, root, name=name, nosuid=public)
             self._points = [*made, *self._points]
 
     def _record(self, lower: Path) -> None:

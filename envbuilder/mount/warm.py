@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.container.commands import check_command
 from envbuilder.mount.container.foreground import Container
+from envbuilder.mount.container.program import Program
 from envbuilder.mount.direct import Whole, mounted
 from envbuilder.mount.host.kernel import in_own_users
 
@@ -37,15 +38,15 @@ class Decision(NamedTuple):
     """What was found out for a start.
 
     config: config.json of the container (OCI runtime-spec) but for its root, its command, and the variables of its
-    caller, which may be secrets. entrypoint, command: the
-    image's own. runtime: the program that starts it. looked_at: files and devices by path, as ``seen`` sees them.
+    caller, which may be secrets. entrypoint, command: the image's own. runtime: what starts it. looked_at: files and
+    devices by path, as ``seen`` sees them.
     """
 
     whole: Whole
     config: Mapping[str, Any]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
-    runtime: str
+    runtime: Program
     looked_at: Mapping[str, list[int]]
 
 
@@ -84,7 +85,7 @@ def find(folder: Path, key: str) -> Decision | None:
             config=value["config"],
             entrypoint=tuple(value["entrypoint"]),
             command=tuple(value["command"]),
-            runtime=value["runtime"],
+            runtime=Program(**{**value["runtime"], "options": tuple(value["runtime"]["options"])}),
             looked_at=value["looked_at"],
         )
     except (OSError, ValueError, TypeError, KeyError):
@@ -93,7 +94,7 @@ def find(folder: Path, key: str) -> Decision | None:
 
 def keep(folder: Path, key: str, decision: Decision) -> None:
     """Keep ``decision``; a state directory that takes nothing costs the next start time, no more."""
-    value = {**decision._asdict(), "whole": decision.whole._asdict()}
+    value = {**decision._asdict(), "whole": decision.whole._asdict(), "runtime": decision.runtime._asdict()}
     temporary = folder / f".{key}.{os.getpid()}"
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,9 +114,10 @@ def start(decision: Decision, words: Sequence[str], env: Mapping[str, str]) -> i
         _check(decision)
         with mounted(decision.whole) as mount:
             bundle = mount.folder.path
-            (bundle / "config.json").write_text(json.dumps(_config(decision, words, env, mount.root)))
-            argv, pid_file = runtime_argv(decision.runtime, bundle, mount.folder.id)
-            container = Container(argv, pid_file, meanwhile=mount.guard.look)
+            config = decision.runtime.config(_config(decision, words, env, mount.root))
+            (bundle / "config.json").write_text(json.dumps(config))
+            argv, pid_file = decision.runtime.argv(bundle, mount.folder.id)
+            container = Container(argv, pid_file, hides=decision.runtime.hides, meanwhile=mount.guard.look)
             begun = True
             return container.run(None)
     except (EnvbuilderError, OSError):
@@ -123,13 +125,6 @@ def start(decision: Decision, words: Sequence[str], env: Mapping[str, str]) -> i
         if begun:
             raise
         return None
-
-
-def runtime_argv(runtime: str, bundle: Path, id_: str) -> tuple[list[str], Path]:
-    """The command line that runs the container of ``bundle``, and the file that gets its first process's id."""
-    root, pid_file = str(bundle / "runtime"), bundle / "container"
-    words = [runtime, "--root", root, "run", "--bundle", str(bundle), "--pid-file", str(pid_file)]
-    return [*words, f"envbuilder-{id_}"], pid_file
 
 
 def _check(decision: Decision) -> None:

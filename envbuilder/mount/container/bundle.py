@@ -23,7 +23,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CAPABILITIES = [
     f"CAP_{name}"
     for name in (
-        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP"),
+        # Not MKNOD: a container has the devices that it was given, with control groups of its own or without.
+        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "NET_RAW", "SETGID", "SETUID", "SETFCAP"),
         *("SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     )
 ]
@@ -34,7 +35,8 @@ _MASKED = [
 ]
 _READ_ONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 #: No "network" and no "uts": a job talks to its peers under the host's name and addresses.
-_NAMESPACES = ("pid", "ipc", "mount")
+#: "cgroup": it sees the control groups, and so the limits, that its processes are in, as its own.
+_NAMESPACES = ("pid", "ipc", "mount", "cgroup")
 
 
 class NoCommand(SpecError):

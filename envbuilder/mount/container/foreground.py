@@ -37,13 +37,21 @@ _AGAIN_S, _LOOK_S = 0.1, 1.0
 class Container:
     """A container about to run in the mount name space of process ``inside``; 0: in that of the calling thread.
 
+    hides: the runtime is not to see unified control groups of a hybrid host (``kernel.hide_unified``).
     meanwhile: called now and then while it runs, and when a child of ours has ended.
     """
 
     def __init__(
-        self, argv: list[str], pid_file: Path, *, inside: int = 0, meanwhile: Callable[[], None] = lambda: None
+        self,
+        argv: list[str],
+        pid_file: Path,
+        *,
+        inside: int = 0,
+        hides: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        self._argv, self._pid_file, self._inside, self._meanwhile = argv, pid_file, inside, meanwhile
+        self._argv, self._pid_file, self._inside, self._hides = argv, pid_file, inside, hides
+        self._meanwhile = meanwhile
         self._fatal = 0  # the signal that we carried out for it
         self._given: tuple[int, int, str] | None = None  # process, signal and program, to be looked at again
 
@@ -83,19 +91,21 @@ class Container:
 
     def _start(self, stdout: int) -> proc.Started:
         """Start the runtime with ``stdout``, or with ours if that is -1."""
-        given = stdout if stdout >= 0 else None
-        if not self._inside:
-            return proc.start(self._argv, stdout=given)
 
-        def start_inside() -> proc.Started:
+        def started() -> proc.Started:
+            if self._hides:
+                kernel.hide_unified()
+            return proc.start(self._argv, stdout=stdout if stdout >= 0 else None)
+
+        def started_inside() -> proc.Started:
             namespace = os.open(f"/proc/{self._inside}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 kernel.enter_mounts(namespace)
             finally:
                 os.close(namespace)
-            return proc.start(self._argv, stdout=given)
+            return started()
 
-        return kernel.in_thread(start_inside)
+        return kernel.in_thread(started_inside) if self._inside else started()
 
     def _wait(self, process: proc.Started, *, held: bool) -> None:
         if not held:

@@ -2,40 +2,33 @@
 
 crun 1.8 refuses hosts with a hybrid cgroup hierarchy and runc does not; other hosts differ in other
 ways. The answer is kept in the state directory until the next boot or until the program changes.
+
+crun is asked to make no control groups: the job stays in ours, under the limits that a scheduler has put us, and
+starts earlier. What device control groups keep from a container it cannot have then either: it may make no device
+nodes (bundle.py), and those of its image are none (program.py).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
-import struct
-import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envbuilder.errors import EnvbuilderError, HostError
-from envbuilder.mount.container.bundle import ProcessOptions, runtime_config
-from envbuilder.mount.container.cdi import Edits
-from envbuilder.mount.container.users import ContainerUser
-from envbuilder.mount.host.kernel import in_own_users
-from envbuilder.mount.host.rootless import adapted
-from envbuilder.oci.config import ImageConfig
-from envbuilder.oci.platform import Platform
+from envbuilder.mount.chunks.whole import boot_id
+from envbuilder.mount.container.program import Program
+from envbuilder.mount.host import kernel
 from envbuilder.proc import ProgramFailed, Runner, run
 
 #: Tried in this order: crun starts in half the time.
 RUNTIMES = ("crun", "runc")
+_NO_GROUPS = ("--cgroup-manager=disabled",)
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_TIMEOUT_S = 20.0
-#: Machine code of _exit(0).
-_EXIT = {
-    "x86_64": (62, bytes.fromhex("31ffb83c0000000f05")),
-    "aarch64": (183, bytes.fromhex("000080d2a80b80d2010000d4")),
-}
 
 
 class NoRuntime(HostError):
@@ -52,9 +45,10 @@ class RuntimeTried:
     path: str
     works: bool
     why: str = ""
+    program: Program | None = None
 
 
-def find_runtime(state_dir: Path, wanted: str = "auto", *, runner: Runner = run) -> Path:
+def find_runtime(state_dir: Path, wanted: str = "auto", *, runner: Runner = run) -> Program:
     """The first runtime that works; with ``wanted``, a name or a path, that one only.
 
     Raises:
@@ -63,8 +57,8 @@ def find_runtime(state_dir: Path, wanted: str = "auto", *, runner: Runner = run)
     tried = []
     for name in RUNTIMES if wanted == "auto" else (wanted,):
         result = try_runtime(name, state_dir, runner=runner)
-        if result.works:
-            return Path(result.path)
+        if result.program is not None:
+            return result.program
         tried.append(f"{name}: {result.why}")
     raise NoRuntime("run: no container runtime works: " + "; ".join(tried))
 
@@ -75,59 +69,61 @@ def try_runtime(name: str, state_dir: Path, *, runner: Runner = run) -> RuntimeT
     if path is None:
         return RuntimeTried(name=name, path="", works=False, why="not installed")
     found = os.stat(path)  # noqa: PTH116 - a string
-    own = " own users" if in_own_users() else ""
-    key = f"{path} {found.st_size} {found.st_mtime_ns} {_BOOT_ID.read_text().strip()}{own}"
+    own = kernel.in_own_users()
+    key = f"2 {path} {found.st_size} {found.st_mtime_ns} {boot_id()}{' own users' if own else ''}"
     kept = state_dir / f"runtime-{Path(name).name}.json"
     with suppress(OSError, ValueError, TypeError):
         value = json.loads(kept.read_bytes())
         if value.pop("key") == key:
-            return RuntimeTried(**value)
-    try:
-        _start_nothing(path, runner)
-        result = RuntimeTried(name=name, path=path, works=True)
-    except (EnvbuilderError, OSError) as error:
-        result = RuntimeTried(name=name, path=path, works=False, why=str(error).strip().rpartition("\n")[2][:400])
-        if not isinstance(error, ProgramFailed) or error.status < 0:
-            return result  # no room, no time: the next try may go otherwise
-    with suppress(OSError):
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        value = {"name": name, "path": path, "works": result.works, "why": result.why, "key": key}
-        kept.write_text(json.dumps(value))
+            return _read(value)
+    result, final = RuntimeTried(name=name, path=path, works=False), False
+    for program in _ways(path, own=own):
+        result, final = _try(name, program, runner)
+        if result.works or not final:
+            break
+    if final:
+        with suppress(OSError):
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            program_value = result.program and result.program._asdict()
+            value = {"name": name, "path": path, "works": result.works, "why": result.why, "program": program_value}
+            kept.write_text(json.dumps({**value, "key": key}))
     return result
 
 
-def _start_nothing(path: str, runner: Runner) -> None:
-    """Run a container that exits at once, made like the real ones.
-
-    Raises:
-        ProgramFailed: what the runtime said.
-    """
-    with tempfile.TemporaryDirectory(prefix="envbuilder-probe-") as name:
-        bundle = Path(name)
-        program = bundle / "rootfs" / "exit"
-        program.parent.mkdir()
-        program.write_bytes(exit_program(platform.machine()))
-        program.chmod(0o755)
-        config = ImageConfig(platform=Platform.parse(platform.machine()), diff_ids=(), command=("/exit",))
-        value = adapted(runtime_config(config, ProcessOptions(), ContainerUser(), Edits(), root=program.parent))
-        (bundle / "config.json").write_text(json.dumps(value))
-        argv = [path, "--root", str(bundle / "runtime"), "run", "--bundle", str(bundle), bundle.name]
-        runner(argv, timeout_s=_TIMEOUT_S)
+def _read(value: dict[str, Any]) -> RuntimeTried:
+    program = value.pop("program")
+    if program is None:
+        return RuntimeTried(**value)
+    return RuntimeTried(**value, program=Program(**{**program, "options": tuple(program["options"])}))
 
 
-def exit_program(machine: str) -> bytes:
-    """A static ELF program for ``machine`` that exits with status 0: one segment, no library.
+def _ways(path: str, *, own: bool) -> Iterator[Program]:
+    """How ``path`` may work here, the best first. own: in a user name space of ours, where nothing is a device."""
+    remount = "" if own else shutil.which("mount", path=_SEARCH_PATH)
+    if Path(path).name == "crun" and remount is not None:
+        yield Program(path, _NO_GROUPS, hides=False, remount=remount)
+        # Mounts that came with a user name space cannot be taken away in it.
+        if not own and kernel.has_unified():
+            yield Program(path, _NO_GROUPS, hides=True, remount=remount)
+    yield Program(path)
 
-    Raises:
-        HostError: a machine that we do not know.
-    """
-    if machine not in _EXIT:
-        raise HostError(f"run: want a machine of {', '.join(_EXIT)}, got {machine}")
-    number, code = _EXIT[machine]
-    base, header_size = 0x400000, 64 + 56
-    size = header_size + len(code)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, number, 1, base + header_size, 64, 0, 0, 64, 56, 1, 0, 0, 0
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, size, size, 0x1000)
-    return header + segment + code
+
+def _try(name: str, program: Program, runner: Runner) -> tuple[RuntimeTried, bool]:
+    """Whether ``program`` starts a container, or why not; and whether that would be the same another time."""
+    from envbuilder.mount.container.trial import start_nothing  # noqa: PLC0415  once a boot
+
+    def attempt() -> None:
+        if program.remount:
+            kernel.private_mounts()
+        if program.hides:
+            kernel.hide_unified()
+        start_nothing(program, runner)
+
+    try:
+        kernel.in_thread(attempt)
+    except (EnvbuilderError, OSError) as error:
+        why = str(error).strip().rpartition("\n")[2][:400]
+        # No room, no time: the next try may go otherwise.
+        final = isinstance(error, ProgramFailed) and error.status >= 0
+        return RuntimeTried(name=name, path=program.path, works=False, why=why), final
+    return RuntimeTried(name=name, path=program.path, works=True, program=program), True

@@ -39,6 +39,7 @@ _AT_FDCWD = -100
 _PR_SET_PDEATHSIG = 1
 
 _READ_AHEAD = Path("/sys/class/bdi")
+_UNIFIED = Path("/sys/fs/cgroup/unified")
 
 #: Extra devices of one EROFS mount that we try: the layers of an image plus none (style: MAX_LAYERS).
 MAX_DEVICES = 127
@@ -103,18 +104,21 @@ def mount(
     target: Path,
     *,
     read_only: bool,
-    nosuid_nodev: bool,
+    nosuid: bool,
     what: str = "",
 ) -> None:
     """Mount a new ``fstype`` with ``options`` at ``target``; an option with value "" is a flag.
+
+    Device nodes of an image are never devices: those of a container are made for it, elsewhere.
 
     Raises:
         MountRefused: with the kernel's errno and its words.
     """
     what = what or fstype
+    flags = _ATTR_NODEV | (_ATTR_RDONLY if read_only else 0) | (_ATTR_NOSUID if nosuid else 0)
     context = int(_libc.syscall(_FSOPEN, fstype.encode(), _FSOPEN_CLOEXEC))
     if context < 0 and ctypes.get_errno() == errno.ENOSYS:
-        _mount_old(fstype, options, target, read_only=read_only, nosuid_nodev=nosuid_nodev, what=what)
+        _mount_old(fstype, options, target, flags=flags, what=what)
         return
     _check(context, what, target)
     try:
@@ -125,7 +129,6 @@ def mount(
             _check(done, f"{what}: option {name}={value}", target, lambda: _context_log(context))
         done = int(_libc.syscall(_FSCONFIG, context, _CMD_CREATE, None, None, 0))
         _check(done, what, target, lambda: _context_log(context))
-        flags = (_ATTR_RDONLY if read_only else 0) | (_ATTR_NOSUID | _ATTR_NODEV if nosuid_nodev else 0)
         tree = int(_libc.syscall(_FSMOUNT, context, _FSMOUNT_CLOEXEC, flags))
         _check(tree, what, target, lambda: _context_log(context))
         try:
@@ -138,13 +141,10 @@ def mount(
         os.close(context)
 
 
-def _mount_old(
-    fstype: str, options: Sequence[tuple[str, str]], target: Path, *, read_only: bool, nosuid_nodev: bool, what: str
-) -> None:
-    """The same by mount(2), where fsopen(2) does not exist."""
+def _mount_old(fstype: str, options: Sequence[tuple[str, str]], target: Path, *, flags: int, what: str) -> None:
+    """The same by mount(2), where fsopen(2) does not exist; these flags have the same numbers there."""
     source = next((value for name, value in options if name == "source"), fstype)
     data = ",".join(f"{name}={value}" if value else name for name, value in options if name != "source")
-    flags = (_MS_RDONLY if read_only else 0) | (_MS_NOSUID | _MS_NODEV if nosuid_nodev else 0)
     done = _libc.mount(source.encode(), os.fsencode(target), fstype.encode(), flags, data.encode())
     _check(done, what, target)
 
@@ -160,7 +160,7 @@ def mount_erofs(metadata: Path, devices: Sequence[Path], target: Path) -> None:
     """
     with _as_options([metadata, *devices]) as (source, *names):
         options = [("source", source), *(("device", name) for name in names)]
-        mount("erofs", options, target, read_only=True, nosuid_nodev=True, what=f"EROFS {metadata.name}")
+        mount("erofs", options, target, read_only=True, nosuid=True, what=f"EROFS {metadata.name}")
 
 
 def mount_fuse(device: int, target: Path, *, name: str) -> None:
@@ -177,11 +177,11 @@ def mount_fuse(device: int, target: Path, *, name: str) -> None:
         ("allow_other", ""),
         ("default_permissions", ""),
     ]
-    mount("fuse", options, target, read_only=True, nosuid_nodev=True, what="FUSE")
+    mount("fuse", options, target, read_only=True, nosuid=True, what="FUSE")
 
 
 def mount_overlay(
-    lower: Path, upper: Path, work: Path, target: Path, *, name: str, thrown_away: bool, nosuid_nodev: bool = False
+    lower: Path, upper: Path, work: Path, target: Path, *, name: str, thrown_away: bool, nosuid: bool = False
 ) -> None:
     """Mount ``lower`` with a writable layer ``upper`` over it.
 
@@ -195,7 +195,7 @@ def mount_overlay(
             options.append(("volatile", ""))
         if in_own_users():
             options.append(("userxattr", ""))  # trusted.* is for root of the host (Linux 5.11)
-        mount("overlay", options, target, read_only=False, nosuid_nodev=nosuid_nodev)
+        mount("overlay", options, target, read_only=False, nosuid=nosuid)
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def _as_options(paths: Sequence[Path]) -> Iterator[tuple[str, ...]]:
 
 def mount_tmpfs(target: Path, *, name: str) -> None:
     """Mount an empty file system in memory."""
-    mount("tmpfs", [("source", name), ("mode", "0755")], target, read_only=False, nosuid_nodev=True)
+    mount("tmpfs", [("source", name), ("mode", "0755")], target, read_only=False, nosuid=True)
 
 
 def bind(source: Path, target: Path, *, read_only: bool, nosuid_nodev: bool = False) -> None:
@@ -324,6 +324,19 @@ def private_mounts() -> None:
     """
     _check(_libc.unshare(_CLONE_NEWNS), "a private mount name space", Path("/"))
     _check(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "a private mount name space", Path("/"))
+
+
+def has_unified() -> bool:
+    """Whether this host has both kinds of control groups at once, the unified ones as usual (cgroups(7))."""
+    return any(point.directory == _UNIFIED and point.fstype == "cgroup2" for point in mount_points())
+
+
+def hide_unified() -> None:
+    """Unmount the unified control groups of a hybrid host in our mount name space, which ``private_mounts`` made.
+
+    crun then takes it for a host with the older kind, on which it works.
+    """
+    unmount(_UNIFIED, force=True)
 
 
 def own_users() -> None:

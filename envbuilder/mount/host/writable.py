@@ -10,7 +10,7 @@ from pathlib import Path
 from envbuilder.mount.host import kernel
 
 
-def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_nodev: bool) -> list[Path]:
+def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid: bool) -> list[Path]:
     """Mount ``lower`` at ``root`` with what is written going to ``scratch``, a folder to be made.
 
     Gives the mount points, newest first.
@@ -20,7 +20,7 @@ def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_
     """
     scratch.mkdir(mode=0o700, parents=True)
     try:
-        _mount(lower, scratch, root, name=name, nosuid_nodev=nosuid_nodev)
+        _mount(lower, scratch, root, name=name, nosuid=nosuid)
     except kernel.MountRefused as error:
         # The scratch folder may itself lie on an overlay or a network file system: memory will do.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EREMOTE):
@@ -30,7 +30,7 @@ def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_
         logging.getLogger(__name__).info("%s cannot hold a writable layer (%s): using memory", scratch, error)
         kernel.mount_tmpfs(scratch, name=name)
         try:
-            _mount(lower, scratch, root, name=name, nosuid_nodev=nosuid_nodev)
+            _mount(lower, scratch, root, name=name, nosuid=nosuid)
         except kernel.MountRefused:
             kernel.unmount(scratch, force=True)
             raise
@@ -38,7 +38,7 @@ def mount_writable(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_
     return [root]
 
 
-def _mount(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_nodev: bool) -> None:
+def _mount(lower: Path, scratch: Path, root: Path, *, name: str, nosuid: bool) -> None:
     for part in ("upper", "work"):
         (scratch / part).mkdir()
     # The root of an overlay is its upper folder, mode and owner too.
@@ -46,4 +46,4 @@ def _mount(lower: Path, scratch: Path, root: Path, *, name: str, nosuid_nodev: b
     os.chown(scratch / "upper", like.st_uid, like.st_gid)
     (scratch / "upper").chmod(stat.S_IMODE(like.st_mode))
     folders = (lower, scratch / "upper", scratch / "work", root)
-    kernel.mount_overlay(*folders, name=name, thrown_away=True, nosuid_nodev=nosuid_nodev)
+    kernel.mount_overlay(*folders, name=name, thrown_away=True, nosuid=nosuid)

@@ -32,9 +32,11 @@ class Moment:
     log: Path | None
 
     @property
-    def is_fetching(self) -> bool:
-        """Whether bytes come, or should."""
-        return self.rate > 0 or bool(self.waiting)
+    def state(self) -> str:
+        """Fetching, when bytes come or should; else idle. Of a mount that nobody keeps, ``MountStatus.state``."""
+        if self.status.state != "kept":
+            return self.status.state
+        return "fetching" if self.rate > 0 or self.waiting else "idle"
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -42,7 +44,7 @@ class Moment:
             **self.status.to_json(),
             "hit_rate": hit_rate(self.status.counters),
             "bytes_per_s": round(self.rate),
-            "state": "fetching" if self.is_fetching else "idle",
+            "state": self.state,
             "waiting": [{"seconds": round(seconds, 3), "path": path} for seconds, path in self.waiting],
             "waits_by_file": [each.to_json() for each in self.by_file],
             "log": str(self.log) if self.log else None,
