@@ -16,7 +16,7 @@ FOR_GOOD = float("inf")
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A read that waits for ``missing`` chunks until ``deadline``, on the monotonic clock."""
+    """A read that waits for ``missing`` chunks until ``deadline``, on an AwakeClock."""
 
     done: Done
     deadline: float

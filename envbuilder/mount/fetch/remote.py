@@ -116,7 +116,8 @@ class Fetcher:
             IntegrityError, NotFound, ...: what the source said, or sent, again and again.
         """
         self._schedule.want_rest(eager=True, share=share)
-        moved, before = time.monotonic(), -1
+        clock = self._schedule.clock
+        moved, before = clock.now(), -1
         while True:
             opened = [blob.stored for blob in self.blobs if blob.stored is not None]
             total = sum(len(blob.index) for blob in self.blobs if blob.index is not None)
@@ -132,8 +133,8 @@ class Fetcher:
                 share = WHOLE
                 self._schedule.want_rest(eager=True)
             if total - left != before:
-                moved, before = time.monotonic(), total - left
-            if time.monotonic() - moved > self._wait_limit_s:
+                moved, before = clock.now(), total - left
+            if clock.now() - moved > self._wait_limit_s:
                 raise SourceAway(f"{self._image}: {self._name}: nothing came for {self._wait_limit_s:.0f} s")
             self._stopped.wait(_LOOK_S)
 
@@ -181,7 +182,7 @@ class Fetcher:
 
     def _expire(self) -> None:
         while not self._stopped.wait(_EXPIRE_S):
-            for job in self._schedule.expire(time.monotonic()):
+            for job in self._schedule.expire(self._schedule.clock.now()):
                 limit_s = self._wait_limit_s
                 _log.error(
                     "%s: %s: nothing whole within %.0f s: gave up on %s", self._image, self._name, limit_s, job.what
@@ -190,7 +191,8 @@ class Fetcher:
     def _run(self, job: Job) -> None:
         """Fetch until it worked, or until nobody waits any more."""
         tries, pause = 0, _PAUSE_S
-        begun = time.monotonic()
+        clock = self._schedule.clock
+        begun = clock.now()
         while not self._stopped.is_set():
             try:
                 if job.first == INDEX:
@@ -201,7 +203,7 @@ class Fetcher:
             except (UnavailableError, OSError) as error:
                 self._schedule.count(outages=1)
                 _log.warning("%s: %s: %s", self._image, self._name, error)
-                if self._schedule.fail(job, time.monotonic(), unless_before=begun + self._wait_limit_s):
+                if self._schedule.fail(job, clock.now(), unless_before=begun + self._wait_limit_s):
                     _log.error("%s: %s: gave up on %s: %s", self._image, self._name, job.what, error)
                     return
             except EnvbuilderError as error:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch import rounds
+from envbuilder.mount.fetch.awake import AwakeClock
 from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, FOR_GOOD, FOREGROUND, INDEX, Job, Waiter, overdue
 from envbuilder.mount.fetch.lazyblob import AnyIndex, Done, LazyBlob
 from envbuilder.mount.fetch.link import Link
@@ -57,7 +58,7 @@ class Schedule:
         self._promised: Promised | None = None
         self._replay: Iterator[Job] | None = None
         self._traced = False
-        self._begun = time.monotonic()
+        self.clock, self._begun = AwakeClock(), time.monotonic()  # of deadlines; of all else
         self._unseen_until = 0.0
         self._last_miss = 0.0
         self._stopped = False
@@ -75,7 +76,7 @@ class Schedule:
 
         with self._changed:
             self._last_miss = begun
-            ready = self._plan(blob, offset, size, counted, begun + self._wait_limit_s)
+            ready = self._plan(blob, offset, size, counted, self.clock.now() + self._wait_limit_s)
             stopped = self._stopped
         if ready or stopped:
             done(OSError(errno.EIO, "stopped") if stopped else None)

@@ -85,6 +85,26 @@ def test_all_that_are_stopped_together_and_continued_live_on(node, settings):
     assert (counters.restarts, log) == (0, "")
 
 
+def test_a_read_that_waits_when_all_are_stopped_for_longer_than_its_limit_goes_on_waiting(node, settings):
+    """A batch system that suspends a job: the registry has not been away for so long."""
+    with open_mount(node.image, node.source, replace(settings, wait_limit_s=4.0)) as mounted:
+        (mounted.directory / "data/small").read_bytes()
+        node.source.switch("away")
+        reader = subprocess.Popen(["cat", mounted.directory / "data/big"], stdout=subprocess.PIPE)
+        until(lambda: mounted.counters().outages > 1)
+        for number, seconds in ((signal.SIGSTOP, 6.5), (signal.SIGCONT, 1.0)):
+            for pid in pids(mounted.folder).values():
+                os.kill(pid, number)
+            time.sleep(seconds)
+        node.source.switch("away", "")
+        out, _ = reader.communicate(timeout=30)
+        failed, log = mounted.counters().failed, mounted.folder.log
+        log.unlink()
+
+    assert out == BIG
+    assert failed == 0
+
+
 def test_one_that_is_stopped_again_and_again_for_less_than_the_limit_lives_on(node, settings):
     with open_mount(node.image, node.source, replace(settings, answer_limit_s=1.0)) as mounted:
         before = pids(mounted.folder)
