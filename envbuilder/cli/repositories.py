@@ -79,7 +79,7 @@ def readable(app: App, reference: RegistryReference, *, starting: bool = False) 
     documents = Documents(app.mount_settings().cache_dir / "documents") if starting else None
     if documents and not (reference.digest and documents.find(reference.digest)):
         # What is asked at once comes after the index: until then there are connections for it.
-        (targets or [origin])[0].open_ahead(_AT_ONCE - 1)
+        (targets or [origin])[0].open_ahead(_AT_ONCE)
     return MirroredTarget(origin, targets, tags=mirrors.tags, documents=documents)
 
 

@@ -5,21 +5,24 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from envbuilder.mount.ahead import Ahead
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.startup.hot import close_frame, plan_frames
 from envbuilder.mount.startup.hotbuild import build_bundle, page_root
 from envbuilder.mount.startup.reads import recorded
 from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge, of_reads
-from envbuilder.mount.startup.traces import attach_trace, copy_trace, find_trace
+from envbuilder.mount.startup.traces import TraceSearch, attach_trace, copy_trace, find_trace
 from envbuilder.mount.state import reap
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.client import RegistryClient
@@ -28,6 +31,7 @@ from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import read_referrer, referrers
+from envbuilder.store.target import RangeTarget
 from envbuilder.testing.nodes import BIG, Node, make_node, push_test_image
 from envbuilder.testing.servers import docker_registry
 
@@ -185,6 +189,60 @@ def test_a_bundle_made_by_an_attacker_gives_no_wrong_byte(node):
     assert got == (BIG, b"small\n")
     assert second == BIG[::-1]
     assert page_root(layer) is not None
+
+
+class EarlySearch(TraceSearch):
+    """A search whose bundle comes through a pipe that gives ``data`` and then, if ``ends``, ends."""
+
+    def __init__(self, source: RangeTarget, data: bytes, *, ends: bool = True) -> None:
+        super().__init__(source)
+        self.reader, self.writer = os.pipe()
+        self.thread = threading.Thread(target=self._write, args=(data,), kwargs={"ends": ends})
+        self.thread.start()
+
+    def _write(self, data: bytes, *, ends: bool) -> None:
+        view = memoryview(data)
+        with suppress(BrokenPipeError):  # who reads has seen enough
+            while view:
+                view = view[os.write(self.writer, view) :]
+        if ends:
+            os.close(self.writer)
+
+    def early(self) -> int:
+        return self.reader
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        pytest.param(lambda data: data, False, id="all of it"),
+        pytest.param(lambda data: data[: len(data) // 2], True, id="the first half"),
+        pytest.param(lambda _: b"", True, id="nothing"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), True, id="one other byte"),
+        pytest.param(lambda data: bytes(len(data)), True, id="other bytes"),
+    ],
+)
+def test_what_a_pipe_does_not_bring_of_a_bundle_is_asked_for(node, given, asked):
+    bundle = bundle_of(node)
+    search = EarlySearch(node.source, given(bundle.read_bytes()))
+    with open_mount(node.image, node.source, node.settings, ahead=Ahead(search=search)) as mounted:
+        got = read(mounted.directory)
+        until(lambda: mounted.counters().hot_bytes == bundle.stat().st_size)
+    search.thread.join()
+
+    assert got == (BIG, b"small\n")
+    assert (bundle.name in {digest.removeprefix("sha256:") for digest, _, _ in node.source.ranges()}) == asked
+
+
+def test_a_pipe_that_falls_silent_is_not_waited_for(node):
+    bundle = bundle_of(node)
+    search = EarlySearch(node.source, bundle.read_bytes()[:1000], ends=False)
+    with open_mount(node.image, node.source, node.settings, ahead=Ahead(search=search)) as mounted:
+        got = read(mounted.directory)
+        until(lambda: mounted.counters().hot_bytes == bundle.stat().st_size)
+    os.close(search.writer)
+
+    assert got == (BIG, b"small\n")
 
 
 def test_a_trace_of_another_image_is_not_used(node):
