@@ -70,6 +70,7 @@ def lock_machine(app: App, environ: Mapping[str, str], *, check_bytes: bool = Fa
         environment=environ,
         indexes=read_python_indexes(environ, app.settings.section("indexes")),
         mirrors=app.settings.section("mirrors"),
+        lists=app.cache_directory / "apt",
         bytes_of=cache.adopt,
         distrust=check_bytes,
         status_of=lambda deb: paragraph(control_of(cache.file(deb))).decode("utf-8", "surrogateescape"),

@@ -76,6 +76,7 @@ def debs_below(
         root=machine.root,
         installed=Installed(debs=inherited, paragraph=machine.status_of) if parent else None,
         anew=sorted(anew),
+        lists=machine.lists,
     )
 
 

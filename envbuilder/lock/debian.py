@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from envbuilder.digest import Digest
 from envbuilder.errors import HostError, IntegrityError, SpecError, UnavailableError
 from envbuilder.lock.archives import DEBIAN, SECURITY, paragraphs
+from envbuilder.lock.lists import kept_lists
 from envbuilder.lock.model import Deb
 from envbuilder.oci.platform import Platform
 from envbuilder.paths import UnsafePath, entry_path
@@ -38,6 +39,7 @@ _UNKNOWN = re.compile(
 
 _CONFIGURATION = """\
 Dir::State "{root}/state";
+Dir::State::lists "{lists}";
 Dir::State::status "{root}/status";
 Dir::Cache "{root}/cache";
 Dir::Log "{root}/log";
@@ -113,6 +115,7 @@ def resolve_debs(
     root: Path = Path("/"),
     installed: Installed | None = None,
     anew: Collection[str] = (),
+    lists: Path | None = None,
 ) -> tuple[Deb, ...]:
     """Every package of ``base``: the Essential set, the named ones and what they need, sorted; no layers yet.
 
@@ -128,6 +131,7 @@ def resolve_debs(
         root: the host's file system.
         installed: the parent's packages.
         anew: of those, the ones that are wanted as the archive has them now.
+        lists: where the archives' indexes are kept from one call to the next; None: nowhere.
 
     Raises:
         UnknownSuite, UnknownDebianPackage, UnsatisfiableDebs: the declaration asks for what is not there.
@@ -136,11 +140,18 @@ def resolve_debs(
     keyring = next((root / name for name in _KEYRINGS if (root / name).exists()), None)
     if keyring is None:
         raise NoKeyring(f"{root / _KEYRINGS[0]}: not found")
-    with tempfile.TemporaryDirectory(prefix="envbuilder-apt-") as folder:
-        apt = _Apt(Path(folder), platform, runner, environment, base.snapshot)
+    sources = _sources(base.suite, archives, keyring)
+    with (
+        tempfile.TemporaryDirectory(prefix="envbuilder-apt-") as folder,
+        # A moment's are asked for once.
+        kept_lists(
+            None if base.snapshot else lists, (_plain(sources), platform.debian), Path(folder, "lists")
+        ) as listed,
+    ):
+        apt = _Apt(Path(folder), listed, platform, runner, environment, base.snapshot)
         there = {deb.name: deb for deb in installed.debs} if installed else {}
         status = "\n".join(map(installed.paragraph, there.values())) if installed else ""
-        apt.configure(_sources(base.suite, archives, keyring), status)
+        apt.configure(sources, status)
         apt.update(base.suite)
         # What is there and is named would be upgraded.
         wanted = [name for name in base.packages if name not in there or name in anew] if there else base.packages
@@ -167,13 +178,19 @@ class _Apt:
     """apt with its whole world in one folder."""
 
     def __init__(
-        self, folder: Path, platform: Platform, runner: Runner, environment: Mapping[str, str], snapshot: str
+        self,
+        folder: Path,
+        lists: Path,
+        platform: Platform,
+        runner: Runner,
+        environment: Mapping[str, str],
+        snapshot: str,
     ) -> None:
         self.folder, self.runner = folder, runner
         self.environment = {**environment, "LC_ALL": "C.UTF-8"}
         # Of a snapshot one knows that it is old; its signature must hold all the same.
         fresh = "false" if snapshot else "true"
-        self.configuration = _CONFIGURATION.format(root=folder, architecture=platform.debian, fresh=fresh)
+        self.configuration = _CONFIGURATION.format(root=folder, lists=lists, architecture=platform.debian, fresh=fresh)
 
     def run(self, *argv: str, check: bool = True) -> Completed:
         return self.runner(argv, env=self.environment, cwd=self.folder, check=check, timeout_s=_TIMEOUT_S)
@@ -185,7 +202,7 @@ class _Apt:
         except ProgramMissing as error:
             hint = "Lock on a machine or in a container with apt; building from a lock does not need it."
             raise ProgramMissing("apt-config: not found; apt chooses the Debian packages", hint=hint) from error
-        for name in ("state/lists/partial", "cache/archives/partial", "log", "empty"):
+        for name in ("state", "cache/archives/partial", "log", "empty"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "status").write_text(status, "utf-8", "surrogateescape")
         (self.folder / "sources.list").write_text(sources)

@@ -34,6 +34,7 @@ class Machine:
     distrust: whether files of other indexes than the default one are fetched and hashed when they are new.
     indexes: Python indexes by role, from ``read_python_indexes``.
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
+    lists: folder where indexes of those are kept; None: they are fetched each time.
     status_of: a Debian package's paragraph in dpkg's status file; it may fetch the package.
     base_of: what the image that a declaration names is, and its glibc: ``(image, python, platform)``; it fetches it.
     """
@@ -42,6 +43,7 @@ class Machine:
     environment: Mapping[str, str]
     indexes: Indexes
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    lists: Path | None = None
     root: Path = Path("/")
     bytes_of: Callable[[str, Mapping[str, str]], tuple[Digest, int] | None] = lambda _url, _headers: None
     distrust: bool = False

@@ -72,6 +72,30 @@ def test_two_resolutions_give_the_same(archives):
     assert resolve(BASE, archives) == resolve(replace(BASE, packages=("python3.13", "libc6")), archives)
 
 
+def test_indexes_that_are_still_so_are_not_fetched_again(archives, tmp_path):
+    said = []
+
+    def watched(argv, **options):
+        done = run(argv, **options)
+        said.extend([done.stdout.decode()] if "update" in argv else [])
+        return done
+
+    first, second = (
+        resolve_debs(
+            BASE,
+            Platform("x86_64"),
+            archives=archives,
+            runner=watched,
+            environment={"PATH": os.environ["PATH"]},
+            lists=tmp_path / "lists",
+        )
+        for _ in range(2)
+    )
+
+    assert first == second
+    assert ["main amd64 Packages" in each for each in said] == [True, False]
+
+
 def test_another_architecture_is_resolved_without_the_hosts(archives):
     debs = resolve(BASE, archives, machine="aarch64")
 
