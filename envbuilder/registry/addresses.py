@@ -20,7 +20,8 @@ from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.redact import redact_url
 
 _PORTS = {"http": 80, "https": 443}
-_CONTROL = re.compile(r"[\x00-\x20\x7f-\uffff]")
+# Said by what is allowed: the range of what is not takes 4 ms to compile, at the start of each job.
+_CONTROL = re.compile(r"[^\x21-\x7e]")
 #: RFC 6052 and RFC 3056: IPv6 addresses that carry an IPv4 address which is what counts.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
