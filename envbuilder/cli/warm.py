@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +21,10 @@ _VARIABLE = "--env"
 _OPTIONS = (_VARIABLE, "--workdir", "--user", "--gpus")
 #: Variables of ours that settings are made of, besides ENVBUILDER_* (settings.py).
 _ENVIRONMENT = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
-#: Raised when a Decision means something else, or config.json is made otherwise (container/bundle.py).
+#: Raised when a Decision means something else.
 _FORMAT = 1
+#: What makes config.json: with another of these it may be another (a version is not enough while one is being written).
+_MAKERS = ("mount/run.py", "mount/container/bundle.py", "mount/container/cdi.py", "mount/container/users.py")
 
 
 class Asked(NamedTuple):
@@ -107,6 +110,7 @@ def _asked(deciding: Sequence[str], environ: Mapping[str, str]) -> Asked | None:
     try:
         facts = [
             [_FORMAT, __version__, boot_id()],
+            _stats(Path(__file__).parents[1] / name for name in _MAKERS),
             deciding,
             [os.isatty(0) and os.isatty(1)],
             sorted((name, value) for name, value in environ.items() if name.startswith("ENVBUILDER_")),
@@ -123,22 +127,23 @@ def _asked(deciding: Sequence[str], environ: Mapping[str, str]) -> Asked | None:
 
 
 def _settings_files(environ: Mapping[str, str]) -> list[tuple[str, int, int, int]]:
-    """The files that settings are read from, and folders that would make one count (app.py): that of the user, and of
-    each project above the working directory.
+    """The files that settings are read from, and the folders that make them count (app.py): the user's, and those of
+    projects above the working directory.
     """
     config = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
     here = Path.cwd()
     files = [config / "envbuilder" / "config.toml"]
     for folder in (here, *here.parents):
         files += [folder / "images", folder / "envbuilder.toml"]
+    return _stats(files)
+
+
+def _stats(files: Iterable[Path]) -> list[tuple[str, int, int, int]]:
+    """Path and kind of those that are there; of files their size, and when they were last changed."""
     found = []
     for file in files:
-        try:
+        with suppress(OSError):
             of = file.stat()
-        except OSError:
-            continue
-        is_file = stat.S_ISREG(of.st_mode)
-        found.append(
-            (str(file), stat.S_IFMT(of.st_mode), of.st_size if is_file else 0, of.st_mtime_ns if is_file else 0)
-        )
+            size_and_time = (of.st_size, of.st_mtime_ns) if stat.S_ISREG(of.st_mode) else (0, 0)
+            found.append((str(file), stat.S_IFMT(of.st_mode), *size_and_time))
     return found

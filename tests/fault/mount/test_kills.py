@@ -78,6 +78,7 @@ def test_all_three_killed_at_once_are_errors_and_then_nothing(node):
     mounted = mount(node.image, node.source, node.settings, directory)
     kill_at_once(process_of(mounted.folder, who) for who in PROCESSES)
     until(lambda: not mounted.folder.is_alive())
+    assert [status.state for status in statuses(node.settings.state_dir)] == ["dead"]
     with pytest.raises(OSError, match=r"Input/output error|not connected"):
         (directory / "data/big").read_bytes()
     reap(node.settings.state_dir)
@@ -93,8 +94,13 @@ def test_a_job_goes_on_whoever_is_killed(node, start, victims):
     process.stdout.readline()
     [status] = statuses(node.settings.state_dir)
     killed(MountFolder(node.settings.state_dir, status.record.id), victims)
+    if victims == UNKEPT:
+        until(lambda: not statuses(node.settings.state_dir)[0].alive)
+        [unkept] = statuses(node.settings.state_dir)
+        assert (unkept.state, unkept.worker) == ("unwatched", status.worker)
     out, err = process.communicate(b"go\n", timeout=60)
 
+    assert status.worker > 0
     assert process.returncode == 0, err
     assert out.split()[1] == str(len(BIG)).encode()
     until(lambda: not node.leftovers())
