@@ -17,6 +17,7 @@ from typing import Any
 
 from envbuilder.mount.container.bundle import ProcessOptions, runtime_config
 from envbuilder.mount.container.cdi import Edits
+from envbuilder.mount.container.host import Limit
 from envbuilder.mount.container.program import Program
 from envbuilder.mount.container.users import ContainerUser
 from envbuilder.mount.host import kernel
@@ -26,6 +27,13 @@ from envbuilder.proc import Completed, run
 
 #: User and group ``nobody`` of Linux (kernel.overflowuid).
 _NOBODY = 65534
+#: Seconds of CPU time, bytes of memory, and processes that all of nobody's may be: a batch takes 5 s and 200 MB.
+_LIMITS = tuple(
+    Limit(name=f"RLIMIT_{name}", soft=most, hard=most)
+    for name, most in (("CPU", 600), ("AS", 8 << 30), ("NPROC", 256), ("NOFILE", 256), ("CORE", 0))
+)
+#: Seconds that a runtime gets to end a container.
+_END_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +63,25 @@ class Confined:
             bundle = Path(name)
             value = self.program.config(self._config([os.fspath(word) for word in argv], env or {}))
             (bundle / "config.json").write_text(json.dumps(value))
-            words, _ = self.program.argv(bundle, bundle.name)
-            return kernel.in_thread(partial(self._run, words, stdin, check=check, timeout_s=timeout_s))
+            return kernel.in_thread(partial(self._run, bundle, stdin, check=check, timeout_s=timeout_s))
 
-    def _run(self, words: Sequence[str], stdin: bytes, *, check: bool, timeout_s: float | None) -> Completed:
+    def _run(self, bundle: Path, stdin: bytes, *, check: bool, timeout_s: float | None) -> Completed:
         if self.program.remount:
             kernel.private_mounts()
         if self.program.hides:
             kernel.hide_unified()
-        return run(words, stdin=stdin, check=check, timeout_s=timeout_s)
+        words, _ = self.program.argv(bundle, bundle.name)
+        try:
+            return run(words, stdin=stdin, check=check, timeout_s=timeout_s)
+        except BaseException:
+            # The runtime is gone, and its container may not be.
+            run([*words[: words.index("run")], "delete", "--force", words[-1]], check=False, timeout_s=_END_S)
+            raise
 
     def _config(self, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         image = ImageConfig(platform=self.platform, diff_ids=(), command=tuple(argv))
         user = ContainerUser(uid=_NOBODY, gid=_NOBODY)
-        value = runtime_config(image, ProcessOptions(env=env), user, Edits(), root=self.root)
+        value = runtime_config(image, ProcessOptions(env=env, limits=_LIMITS), user, Edits(), root=self.root)
         value["root"]["readonly"] = True
         value["process"] |= {"noNewPrivileges": True, "capabilities": {}}
         value["linux"]["namespaces"] += [{"type": "network"}, {"type": "uts"}]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 _SHELL = "/bin/sh"
 #: A hook is written the container's state to its stdin, and who does not read that may end too early (EPIPE).
-_REMOUNT = 'read -r _; exec "$0" -o remount,bind,nodev "$1"'
+_REMOUNT = 'read -r _; exec "$0" -o "$1" "$2"'
 
 
 class Program(NamedTuple):
@@ -37,6 +37,8 @@ class Program(NamedTuple):
         if not self.remount:
             return value
         # crun mounts the root anew, without the flags that we gave it; after that come these hooks (runtime-spec).
-        hook = {"path": _SHELL, "args": ["sh", "-c", _REMOUNT, self.remount, value["root"]["path"]]}
+        root = value["root"]
+        flags = "remount,bind,nodev" + (",ro" if root.get("readonly") else "")
+        hook = {"path": _SHELL, "args": ["sh", "-c", _REMOUNT, self.remount, flags, root["path"]]}
         hooks = value.get("hooks", {})
         return {**value, "hooks": {**hooks, "createContainer": [hook, *hooks.get("createContainer", ())]}}
