@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuilder.cli.app import App
-from envbuilder.cli.targets import Source, open_source
+from envbuilder.cli.targets import Source, host_platform_of, open_source
 from envbuilder.cli.transfer import open_docker_archive
 from envbuilder.digest import Descriptor
 from envbuilder.image.base import read_base
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer.build import default_jobs
+from envbuilder.layer.plan import NotConfined
 from envbuilder.lock.model import BaseImage, ForeignSystem, Lock
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig
@@ -93,7 +94,7 @@ def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None
     place: opens where the base's layers are.
 
     Raises:
-        NeedsRoot, NoRuntime: this host starts no container. NotUnpacked: no room. Whatever reading raises.
+        NeedsRoot, NoRuntime, NotConfined: this host starts no such container. NotUnpacked: no room.
     """
     from envbuilder.mount.container.confined import Confined  # noqa: PLC0415  seldom needed
     from envbuilder.mount.container.runtime import find_runtime  # noqa: PLC0415  seldom needed
@@ -106,6 +107,8 @@ def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None
     assert place is not None
     name = f"{locks[-1].name}: the base's interpreter compiles in a container"
     hint = "Build as root, or declare bytecode = false: then no image of it has compiled modules."
+    if locks[0].platform != host_platform_of():
+        raise NotConfined(f"{name}: it is for {locks[0].platform}, this host is {host_platform_of()}")
     if os.geteuid() != 0:
         raise NeedsRoot(f"{name}: want root", hint=hint)
     settings = app.mount_settings()

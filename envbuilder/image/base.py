@@ -25,8 +25,9 @@ from envbuilder.layer.prefix import PREFIX
 from envbuilder.lock.model import BaseImage, BaseLayer, ForeignSystem
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
-from envbuilder.store.copy import DEFAULT_JOBS, Movement, Progress
+from envbuilder.store.copy import DEFAULT_JOBS
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.movement import Movement, Progress
 from envbuilder.store.target import Target
 from envbuilder.store.whole import fetch_whole
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from envbuilder.digest import Digest, canonical_json
-from envbuilder.errors import HostError, SpecError
+from envbuilder.errors import EnvbuilderError, HostError, SpecError
 from envbuilder.layer.base import BasePlan, base_interpreter, base_plan
 from envbuilder.layer.claims import Claim, check_conflicts, twins
 from envbuilder.layer.deb import deb_entries
@@ -51,7 +51,7 @@ class ForeignBase(SpecError):
 class NotConfined(HostError):
     """The interpreter of a base of others would have to run outside of a container."""
 
-    hint = "Declare bytecode = false: then no image of it has compiled modules."
+    hint = "Build on a machine that can run it, or declare bytecode = false: then no image has compiled modules."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,11 +257,16 @@ def _ordered(lock: Lock) -> Lock:
 
 
 def check_wheels(
-    plans: Iterable[WheelPlan], artifacts: ArtifactSource, *, only: AbstractSet[Digest] | None = None
+    plans: Iterable[WheelPlan],
+    artifacts: ArtifactSource,
+    *,
+    only: AbstractSet[Digest] | None = None,
+    doubtful: AbstractSet[Digest] = frozenset(),
 ) -> tuple[str, ...]:
     """Check that the wheels of ``plans`` can lie in one prefix, from their directories alone.
 
-    only: digests of the wheels that are looked at, if not all are.
+    only: digests of the wheels that are looked at, if not all are. doubtful: of those that are left out if they
+        cannot be read.
 
     Returns:
         a line for each two of their files whose paths differ only in case or Unicode form.
@@ -274,11 +279,16 @@ def check_wheels(
         python, compiled = each.compilation.python, each.compilation.compiles
         if not claims:
             claims.append(("the prefix", prefix_claims(PREFIX, python)))
-        claims += [
-            (wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python, compiled=compiled))
-            for wheel in each.wheels
-            if only is None or wheel.digest in only
-        ]
+        for wheel in each.wheels:
+            if only is not None and wheel.digest not in only:
+                continue
+            try:
+                claims.append(
+                    (wheel.name, wheel_claims(artifacts.file(wheel), wheel, python=python, compiled=compiled))
+                )
+            except EnvbuilderError:
+                if wheel.digest not in doubtful:
+                    raise
     check_conflicts(claims)
     return twins(claims)
 
