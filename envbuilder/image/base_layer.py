@@ -50,7 +50,7 @@ _TARS = frozenset(
 def build_base_layer(plan: BasePlan, store: LayoutTarget, *, cache: Path, helpers: int = 0) -> Layer:
     """Make the device of the layer of ``plan``, which ``store`` has, and remember both under the plan's key.
 
-    cache: folder with room for the layer, unpacked. helpers: threads that compress beside the caller's.
+    cache: folder with room for the layer, unpacked. helpers: processes that compress beside this one.
 
     Raises:
         BadLayer, UnsafePath: it is not the layer that its image names, or none that can be laid below others.

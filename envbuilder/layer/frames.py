@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import zstandard
 
@@ -20,6 +19,7 @@ from envbuilder.layer.chunks import Chunk, ChunkIndex, index_annotations, skippa
 from envbuilder.layer.frame_worker import Frame, Framer
 from envbuilder.layer.framing import Framing
 from envbuilder.layer.tar import Writable
+from envbuilder.layer.write_behind import Hashed, Hashing, WriteBehind
 from envbuilder.oci import media_types
 
 #: Uncompressed bytes of every chunk but the last: ratio within 3 points of one frame (lazy_start.md 1.4),
@@ -29,8 +29,6 @@ CHUNK_SIZE = 256 << 10
 LEVEL = 3
 #: What decides the bytes of a blob besides the tar: part of every layer's recipe.
 COMPRESSOR = f"zstd/{'.'.join(map(str, zstandard.ZSTD_VERSION))} level={LEVEL} chunk={CHUNK_SIZE}"
-
-
 #: Chunks that wait for one before them: more than helpers have slots, so that a slow helper does not stop the caller.
 _MOST_WAITING = 32
 
@@ -52,31 +50,25 @@ class Framed:
     index: ChunkIndex
 
 
-@runtime_checkable
-class Hashing(Writable, Protocol):
-    """A Writable that hashes what it is given, as a store's BlobWriter does: nobody need hash that again."""
-
-    @property
-    def digest(self) -> Digest:
-        """Of all that was written so far."""
-
-
 class FrameWriter:
-    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, and 2 MiB more a helper.
+    """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, with helpers
+    4 MiB and 2 MiB more a helper.
 
     ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
     thread-safe. helpers: processes that may compress and hash chunks while the caller makes the next; when all are
-    busy, the caller does it itself. The bytes are the same.
+    busy, the caller does it itself. ``out`` is then written by a thread. The bytes are the same.
 
     Raises:
         FramingDied: a helper was killed.
     """
 
     def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD, helpers: int = 0) -> None:
-        self._out = out if isinstance(out, Hashing) else _Hashed(out)
+        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
+        hashing = out if isinstance(out, Hashing) else Hashed(out)
+        self._behind = WriteBehind(hashing) if helpers else None
+        self._out = self._behind or hashing
         self._media_type = media_type
         self._framer = Framer(LEVEL)
-        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
         self._slot = self._helpers.take() if self._helpers else None
         self._chunk = self._room()
         self._filled = 0
@@ -104,7 +96,6 @@ class FrameWriter:
             self._end_chunk()
         while self._waiting:
             self._append_done(wait=True)
-        self.close()
         index = ChunkIndex(
             offsets=tuple(self._offsets), blob_offsets=tuple(self._blob_offsets), checksums=bytes(self._checksums)
         )
@@ -120,6 +111,7 @@ class FrameWriter:
                 media_types.LAYER_PAGES: str(pages.root(self._nodes)),
             },
         )
+        self.close()
         diff_id = Digest("sha256:" + self._diff_id.hexdigest())
         return Framed(blob=blob, diff_id=diff_id, tar_size=self._offsets[-1], index=index)
 
@@ -127,6 +119,8 @@ class FrameWriter:
         """End the helpers; a no-op after ``finish``."""
         if self._helpers is not None:
             self._helpers.close()
+        if self._behind is not None:
+            self._behind.close()
 
     def __enter__(self) -> FrameWriter:  # noqa: PYI034  typing.Self is of Python 3.11
         return self
@@ -188,21 +182,6 @@ class _Waiting:
     slot: int | None
     size: int
     frame: Frame | None = None
-
-
-class _Hashed:
-    """A Hashing over any Writable."""
-
-    def __init__(self, out: Writable) -> None:
-        self._out, self._hash = out, hashlib.sha256()
-
-    @property
-    def digest(self) -> Digest:
-        return Digest("sha256:" + self._hash.hexdigest())
-
-    def write(self, data: bytes | memoryview, /) -> None:
-        self._hash.update(data)
-        self._out.write(data)
 
 
 def read_chunk(chunk: Chunk, stored: bytes, *, source: str) -> bytes:

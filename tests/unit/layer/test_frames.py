@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -76,14 +77,14 @@ def children():
 
 
 @pytest.mark.parametrize("helpers", [0, 2])
-def test_a_writer_that_fails_leaves_no_process_behind(helpers):
-    before = children()
+def test_a_writer_that_fails_leaves_no_process_and_no_thread_behind(helpers):
+    before, threads = children(), threading.active_count()
     with pytest.raises(OSError, match="No space"), FrameWriter(FullAfter(CHUNK_SIZE), helpers=helpers) as writer:
         assert len(children() - before) == helpers
         writer.write(random.Random(2).randbytes(CHUNK_SIZE * 9))
         writer.finish()
 
-    assert children() == before
+    assert (children(), threading.active_count()) == (before, threads)
 
 
 def test_killed_helpers_are_an_error_and_no_endless_wait():
