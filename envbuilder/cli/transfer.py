@@ -1,4 +1,7 @@
-"""Copying an image between places: what ``push``, ``pull`` and ``copy`` have in common."""
+"""Copying an image between places: what ``push``, ``pull`` and ``copy`` have in common.
+
+What only some copies need is imported by those: imports are most of what a small push costs.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.cli.app import App
-from envbuilder.cli.engine import load_into_engine
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import repository
 from envbuilder.cli.targets import Source, beside, follow, host_platform_of, open_destination, open_source
 from envbuilder.cli.trust import check_trust
-from envbuilder.custom.docker_archive import DockerArchiveTarget, write_docker_archive
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
-from envbuilder.image.attached import KINDS
 from envbuilder.image.inspect import open_image
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import DaemonReference, EnvironmentName, RegistryReference, parse_reference
@@ -73,6 +73,8 @@ def transfer(app: App, asked: Transfer) -> Result:
     if asked.destination.startswith(_DOCKER_ARCHIVE):
         return _to_docker_archive(app, source, asked)
     if asked.destination and isinstance(engine := parse_reference(asked.destination), DaemonReference):
+        from envbuilder.cli.engine import load_into_engine  # noqa: PLC0415  seldom needed
+
         platform = asked.platform or host_platform_of()
         return load_into_engine(app, source.target, source.what, platform, engine, dry_run=asked.dry_run)
     target, tag = _destination(app, asked, source)
@@ -114,9 +116,11 @@ def transfer(app: App, asked: Transfer) -> Result:
 
 def _say_what_stays(app: App, source: Source) -> None:
     """A store is asked at no cost; a registry would be asked once more for a word of advice."""
-    if isinstance(source.target, LayoutTarget) and any(
-        each.artifact_type in KINDS for each in referrers(source.target, source.what)
-    ):
+    if not isinstance(source.target, LayoutTarget) or not (found := referrers(source.target, source.what)):
+        return
+    from envbuilder.image.attached import KINDS  # noqa: PLC0415  brings the lock's model along
+
+    if any(each.artifact_type in KINDS for each in found):
         app.output.note("its locks, SBOMs and provenance stay here: --referrers sends them too")
 
 
@@ -144,6 +148,8 @@ def open_docker_archive(text: str) -> Source:
     Raises:
         SpecError, BadArchive, NotFound: there is none.
     """
+    from envbuilder.custom.docker_archive import DockerArchiveTarget  # noqa: PLC0415  seldom needed
+
     file, name = _file_and_name(text)
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -192,6 +198,8 @@ def _one_platform(source: Source, platform: Platform) -> Source:
 
 def _to_docker_archive(app: App, source: Source, asked: Transfer) -> Result:
     """A docker-archive holds one platform, uncompressed: ``docker load`` of any age reads it."""
+    from envbuilder.custom.docker_archive import write_docker_archive  # noqa: PLC0415  seldom needed
+
     started = time.monotonic()
     file, name = _file_and_name(asked.destination)
     image = open_image(source.target, source.what, asked.platform or host_platform_of())

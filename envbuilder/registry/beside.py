@@ -13,8 +13,9 @@ from envbuilder.digest import Descriptor, describe
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest, parse_document
 from envbuilder.registry.signatures import SignatureContended, signature_config
-from envbuilder.store.copy import Progress, copy
+from envbuilder.store.copy import copy
 from envbuilder.store.copy_referrers import manifests_of
+from envbuilder.store.movement import Progress
 from envbuilder.store.referrers import TagState, swap_tag, tag_state
 from envbuilder.store.target import Target
 

@@ -10,7 +10,8 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import Index, parse_document
-from envbuilder.store.copy import DEFAULT_JOBS, MAX_MANIFESTS, Progress, copy
+from envbuilder.store.copy import DEFAULT_JOBS, MAX_MANIFESTS, copy
+from envbuilder.store.movement import Progress
 from envbuilder.store.referrers import attach_manifests, read_referrer, referrers
 from envbuilder.store.target import SerialTarget, Target
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from envbuilder.digest import Descriptor
-from envbuilder.store.copy import DEFAULT_JOBS, Movement
+from envbuilder.store.copy import DEFAULT_JOBS
+from envbuilder.store.movement import Movement
 from envbuilder.store.target import SerialTarget, Target
 
 

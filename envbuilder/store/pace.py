@@ -1,4 +1,8 @@
-"""Pace: how many things one host is asked to do at a time, found by additive increase and multiplicative decrease."""
+"""Pace: how many things one host is asked to do at a time, found by additive increase and multiplicative decrease.
+
+What is done but for its end (a registry stores what it got, a disk makes it durable) takes no place: else all wait for
+disks together, and then for the line.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from contextlib import contextmanager
 FIRST, LEAST, MOST = 4, 1, 16
 #: Seconds within which further complaints are about the same burst.
 _SAME_BURST_S = 1.0
+#: Things that may be about to end, for each place inside: a host is never asked for more than twice its width.
+_ENDING = 1
 
 
 class Pace:
@@ -23,7 +29,7 @@ class Pace:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._width, self._inside = float(FIRST), 0
+        self._width, self._waiting, self._inside, self._ending = float(FIRST), 0, 0, 0
         self._halved_at_s = -_SAME_BURST_S
 
     @property
@@ -32,23 +38,43 @@ class Pace:
         return int(self._width)
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Wait for a place inside, and hold it."""
+    def slot(self) -> Iterator[Callable[[], None]]:
+        """Wait for a place inside, and hold it until what it gives is called, or to the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._inside < int(self._width))
+            self._waiting += 1
+            self._changed.wait_for(self._has_room)
+            self._waiting -= 1
             self._inside += 1
+        is_ending = False
+
+        def end() -> None:
+            nonlocal is_ending
+            with self._changed:
+                if not is_ending:
+                    is_ending = True
+                    self._inside -= 1
+                    self._ending += 1
+                    self._changed.notify()
+
         try:
-            yield
+            yield end
         finally:
             with self._changed:
-                self._inside -= 1
+                if is_ending:
+                    self._ending -= 1
+                else:
+                    self._inside -= 1
                 self._changed.notify()
+
+    def _has_room(self) -> bool:
+        width = int(self._width)
+        return self._inside < width and self._inside + self._ending < (1 + _ENDING) * width
 
     def faster(self) -> None:
         """Something went well."""
         with self._changed:
             # A gate that nobody waits at says nothing about what the host would bear.
-            if self._inside >= int(self._width):
+            if self._waiting or not self._has_room():
                 self._width = min(float(MOST), self._width + 1 / self._width)
                 self._changed.notify()
 

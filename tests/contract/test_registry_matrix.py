@@ -34,9 +34,10 @@ from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.tags import CannotDelete
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.store.copy import Movement, copy
+from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.movement import Movement
 from envbuilder.store.referrers import attach, referrers
 from envbuilder.store.target import NotFound
 from envbuilder.testing import servers
@@ -245,7 +246,9 @@ def test_end_6_a_file_that_is_sent_unread_is_compared_by_the_registry(place, tmp
 
     with place.client(sleep=lambda _seconds: None) as client:
         target = RegistryTarget(RegistryReference(place.host, f"plan/r{next(NUMBERS)}"), client, writable=True)
-        assert begun(target).compares
+        session = begun(target)
+        assert session.compares
+        session.cancel()
         with pytest.raises(DigestMismatch, match="source oci:"):
             Movement(layout, target, None).blob(what)
         assert not target.has(what)

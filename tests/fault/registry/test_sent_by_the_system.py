@@ -11,9 +11,10 @@ from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest
 from envbuilder.registry.spans import UnreadableBody, send_by_hand, send_by_system
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.store.copy import CopyCancelled, Movement, copy
+from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.movement import CopyCancelled, Movement
 from envbuilder.store.target import Span
 from envbuilder.testing.registry import Reply
 

@@ -11,9 +11,9 @@ import pytest
 
 from envbuilder.digest import Descriptor, describe
 from envbuilder.store.archive import ArchiveWriter
-from envbuilder.store.copy import CopyCancelled
 from envbuilder.store.early import EarlyPush
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.movement import CopyCancelled
 from envbuilder.store.pace import FIRST, Pace
 from envbuilder.store.target import NotFound, Opener
 

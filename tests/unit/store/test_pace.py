@@ -1,4 +1,5 @@
 import threading
+from contextlib import ExitStack
 
 from envbuilder.store.pace import FIRST, LEAST, MOST, Pace
 
@@ -71,3 +72,34 @@ def test_no_more_are_inside_than_the_gate_is_wide():
         thread.join(10)
 
     assert most[0] <= FIRST
+
+
+def test_who_is_about_to_end_takes_no_place():
+    pace, entered = Pace(), []
+
+    with ExitStack() as stack:
+        for _ in range(2 * FIRST):
+            end = stack.enter_context(pace.slot())
+            entered.append(end)
+            end()
+            end()
+
+        assert len(entered) == 2 * FIRST
+        # A host is never asked for more than twice as much.
+        waiting = threading.Thread(target=lambda: pace.slot().__enter__())
+        waiting.start()
+        assert not threading.Event().wait(0.05)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_a_gate_whose_places_all_wait_for_their_end_widens_too():
+    pace = Pace()
+    with ExitStack() as stack:
+        for _ in range(2 * FIRST):
+            stack.enter_context(pace.slot())()
+        for _ in range(FIRST + 1):
+            pace.faster()
+
+    assert pace.width == FIRST + 1
