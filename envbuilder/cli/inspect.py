@@ -98,6 +98,7 @@ def _lazy_start(image: OpenImage) -> str:
 def _lock(lock: Lock) -> Result:
     artifacts: list[Artifact] = [*lock.wheels, *lock.debs]
     total = sum(each.size for each in artifacts)
+    system = f"Debian {lock.suite}" if lock.suite else lock.system.name if lock.system else ""
     value = {
         "name": lock.name,
         "version": lock.version,
@@ -105,6 +106,7 @@ def _lock(lock: Lock) -> Result:
         "platform": str(lock.platform),
         "python": lock.python.version,
         "suite": lock.suite,
+        "base": {"system": lock.system.name, "image": lock.system.image} if lock.system else None,
         "glibc": lock.glibc,
         "bytecode": lock.bytecode,
         "cuda": {"toolkit": lock.cuda.toolkit, "minimum_driver": lock.cuda.minimum_driver} if lock.cuda else None,
@@ -125,7 +127,7 @@ def _lock(lock: Lock) -> Result:
     head = pairs(
         {
             "lock": f"{lock.name} {lock.version}, {digest(lock)}",
-            "platform": f"{lock.platform}, Debian {lock.suite}, glibc {lock.glibc}, Python {lock.python.version}",
+            "platform": f"{lock.platform}, {system}, glibc {lock.glibc}, Python {lock.python.version}",
             "cuda": f"{lock.cuda.toolkit}, driver {lock.cuda.minimum_driver} or newer" if lock.cuda else "none",
             "artefacts": f"{len(lock.wheels)} wheels, {len(lock.debs)} debs, {human_size(total)}",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from envbuilder.layer.base import BasePlan
 from envbuilder.layer.plan import AnyPlan
 from envbuilder.layer.top import TopPlan
 from envbuilder.lock.model import Artifact
@@ -25,6 +26,8 @@ def _reason(was: AnyPlan | None, now: AnyPlan) -> str:
         if isinstance(was, TopPlan) and isinstance(now, TopPlan) and was.below == now.below:
             return "its files or the Debian packages changed"
         return "computed from the layers below it, which change"
+    if isinstance(now, BasePlan) or isinstance(was, BasePlan):
+        return "the base has another layer there"
     lines = list(_changes(_own(was), _own(now)))
     if not lines:
         return "the interpreter that compiles, or the rules by which layers are written, changed"

@@ -7,13 +7,13 @@ import pytest
 
 from envbuilder.errors import SpecError
 from envbuilder.lock.archives import NoMirror
-from envbuilder.lock.below import NoInterpreter
+from envbuilder.lock.below import NoInterpreter, OtherBase
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import stale_reasons
 from envbuilder.lock.codec import digest, dump, load
 from envbuilder.lock.machine import Machine, UnknownIndex
-from envbuilder.lock.make import PlatformNotDeclared, UnknownUpgrade, UnknownWheel, make_lock
-from envbuilder.lock.model import Changed, ForeignSystem
+from envbuilder.lock.make import PlatformNotDeclared, UnknownUpgrade, UnknownWheel, make_lock, spread
+from envbuilder.lock.model import BaseImage, BaseLayer, Changed, ForeignSystem
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
@@ -187,6 +187,66 @@ def test_a_system_that_is_made_elsewhere_needs_no_debian_and_gives_its_versions(
         make_lock(
             EnvSpec(name="y", version="1", extends="x", base=Base(packages=("git",))), X86, machine=machine, parent=lock
         )
+
+
+IMAGE = "registry.example/base:1"
+LAYER = BaseLayer(
+    digest=digest(SMALL), size=1, media_type="application/vnd.oci.image.layer.v1.tar", diff_id=digest(SMALL)
+)
+
+
+def over(machine, *, interpreter="3.13.1", glibc="2.39", number=1):
+    """``machine``, whose registry has a base at ``IMAGE``; and the list of what was asked of it."""
+    asked = []
+
+    def base_of(image, python, platform):
+        asked.append((image, python, str(platform)))
+        base = BaseImage(
+            manifest=LAYER.digest, config=LAYER.digest, python="/usr/bin/python3.13", layers=(LAYER, LAYER)
+        )
+        pinned = f"registry.example/base@sha256:{number:064}"
+        return ForeignSystem(name="ubuntu-24.04", interpreter=interpreter, image=pinned, base=base), glibc
+
+    return replace(machine, base_of=base_of), asked
+
+
+def test_a_base_is_read_once_and_stays_until_it_is_asked_for_anew(machine):
+    spec = replace(SPEC, base=Base(system=System(image=IMAGE)), requires=("a",))
+    host, asked = over(machine)
+    lock = make_lock(spec, X86, machine=host)
+    more = replace(spec, requires=("a", "b"))
+    moved, _ = over(machine, number=2)
+    kept = make_lock(more, X86, machine=moved, existing=lock)
+
+    assert asked == [(IMAGE, "3.13", "linux/x86_64")]
+    assert (lock.system.asked, lock.system.image[-2:], lock.glibc, lock.bytecode) == (IMAGE, "01", "2.39", True)
+    assert lock.layers == ("x/base-00", "x/base-01", "x/wheels-00", "x/top")
+    assert load(dump(lock), source="x") == lock
+    assert (kept.system, versions(kept)) == (lock.system, {"a": "2", "b": "2"})
+    assert make_lock(more, X86, machine=moved, existing=kept, upgrade=True).system.image[-2:] == "02"
+    assert changes(lock, replace(lock, system=moved.base_of(IMAGE, "3.13", X86)[0])) == ("system changed",)
+    child = EnvSpec(name="y", version="1", extends="x", requires=("b",))
+    assert make_lock(child, X86, machine=machine, parent=lock).layers == (*lock.layers, "y/wheels-00", "y/top")
+    assert spread(lock, None).layers == lock.layers
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"interpreter": "3.13.2"}, r"x: base\.interpreter: want 3\.13\.2, registry\.example/base@.* has 3\.13\.1"),
+        ({"name": "debian-13"}, r"x: base\.system: want debian-13, .* has ubuntu-24\.04"),
+        ({"glibc": "2.40"}, r"x: base\.glibc: want 2\.40 or newer, .* has 2\.39"),
+    ],
+)
+def test_a_base_that_is_not_what_the_declaration_says_is_refused(machine, said, message):
+    with pytest.raises(OtherBase, match=message):
+        make_lock(replace(SPEC, base=Base(system=System(image=IMAGE, **said))), X86, machine=over(machine)[0])
+
+
+def test_wheels_are_chosen_for_the_glibc_that_the_declaration_asks_for(machine):
+    spec = replace(SPEC, base=Base(system=System(image=IMAGE, glibc="2.17")), requires=("a",))
+
+    assert make_lock(spec, X86, machine=over(machine)[0]).glibc == "2.17"
 
 
 def test_what_a_child_leaves_out_of_its_parent_is_hidden_and_listed(machine):
