@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,11 +13,13 @@ import click
 from envbuilder.cli.app import App, common
 from envbuilder.cli.bases import base_reader
 from envbuilder.cli.complete import environment_names
+from envbuilder.cli.listings import TOGETHER, Listings
 from envbuilder.cli.output import Result
-from envbuilder.cli.project import lock_machine, read_lock
+from envbuilder.cli.project import artifact_cache, lock_machine, read_lock
 from envbuilder.lock.changes import changes
 from envbuilder.lock.check import require_fresh
 from envbuilder.lock.codec import dump
+from envbuilder.lock.download import Http, http_pool
 from envbuilder.lock.make import make_lock, spread
 from envbuilder.lock.model import Lock
 from envbuilder.oci.platform import Platform
@@ -32,6 +36,19 @@ class _Options:
     dry_run: bool
     spread: bool
     check_bytes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A lock, what a reader wants to know of it against the one before, and what a build will refuse of it."""
+
+    lock: Lock
+    changes: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return (*self.changes, *(f"! a build will refuse this: {each}" for each in self.conflicts))
 
 
 @click.command(name="lock", epilog="Example: envbuilder lock ai --upgrade-package transformers")
@@ -70,35 +87,38 @@ def command(
     """Choose versions for environments and write their locks, each only if it changes.
 
     What a lock pins stays, unless the declaration no longer allows it or it is upgraded. The locks of
-    environments that ENV extends are brought up to date first.
+    environments that ENV extends are brought up to date first. Of wheels that are new or are here, files that two of
+    them have at one path are named: of those that are not here, only their directories are read.
     """
     project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
     if platforms and all_platforms:
         raise click.UsageError("--platform and --all-platforms exclude each other")
     asked = tuple(Platform.parse(each) for each in platforms or ("linux/x86_64",))
     for_parents = replace(options, upgrade=False, upgrade_packages=(), spread=False)
-    done: dict[tuple[str, Platform], tuple[Lock, tuple[str, ...]]] = {}
+    done: dict[tuple[str, Platform], _Done] = {}
     for name in environments:
         specs = list(lineage(project, name))[::-1]
         for platform in specs[-1].platforms if all_platforms else asked:
+            above: list[Lock] = []
             for spec in specs:
                 if (spec.name, platform) not in done:
                     own = options if spec.name in environments else for_parents
-                    parent = done[spec.extends, platform][0] if spec.extends else None
-                    done[spec.name, platform] = _lock(app, project, spec, platform, own, parent)
+                    done[spec.name, platform] = _lock(app, project, spec, platform, own, above)
+                above.append(done[spec.name, platform].lock)
     rows = [
         {
             "name": name,
             "platform": str(platform),
             "file": str(lock_file(project, name, platform).relative_to(project)),
-            "changed": bool(lines),
-            "changes": list(lines),
+            "changed": bool(each.changes),
+            "changes": list(each.changes),
+            "conflicts": list(each.conflicts),
         }
-        for (name, platform), (_, lines) in done.items()
+        for (name, platform), each in done.items()
     ]
     several = len({platform for _, platform in done}) > 1
     names = [f"{name} ({platform})" if several else name for name, platform in done]
-    text = [f"{name}: {line}" for name, (_, lines) in zip(names, done.values(), strict=True) for line in lines]
+    text = [f"{name}: {line}" for name, each in zip(names, done.values(), strict=True) for line in each.lines]
     if not text:
         app.output.note(f"{', '.join(names)}: fresh, nothing changed")
     return Result("\n".join(text), rows)
@@ -110,17 +130,24 @@ def _lock(
     spec: EnvSpec,
     platform: Platform,
     options: _Options,
-    parent: Lock | None,
-) -> tuple[Lock, tuple[str, ...]]:
-    existing = read_lock(project, spec.name, platform)
+    above: Sequence[Lock],
+) -> _Done:
+    """Lock ``spec``; above: the locks of what it extends, the root first."""
+    existing, parent = read_lock(project, spec.name, platform), above[-1] if above else None
     if options.frozen:
-        return require_fresh(spec, platform, existing, parent), ()
+        return _Done(require_fresh(spec, platform, existing, parent))
     app.output.note(f"{spec.name}: locking for {platform}")
+    listings = Listings(
+        cache=artifact_cache(app, os.environ),
+        http=Http(pool=http_pool(os.environ, connections=TOGETHER), wait=time.sleep),
+    )
     lock = make_lock(
         spec,
         platform,
         machine=replace(
-            lock_machine(app, os.environ, check_bytes=options.check_bytes), base_of=base_reader(app, spec.name)
+            lock_machine(app, os.environ, check_bytes=options.check_bytes),
+            base_of=base_reader(app, spec.name),
+            chosen=listings.note,
         ),
         existing=spread(existing, parent) if options.spread and existing else existing,
         parent=parent,
@@ -133,4 +160,4 @@ def _lock(
         with disk_errors(file.parent):
             file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file.parent, file, dump(lock))
-    return lock, lines
+    return _Done(lock, lines, listings.conflicts([*above, lock]) if lines else ())

@@ -36,6 +36,7 @@ class Machine:
     mirrors: Debian archive roots by role; what is missing is looked for on the host.
     lists: folder where indexes of those are kept; None: they are fetched each time.
     status_of: a Debian package's paragraph in dpkg's status file; it may fetch the package.
+    chosen: told of each wheel that is new in a lock, where it is, and the headers to ask for it with.
     base_of: what the image that a declaration names is, and its glibc: ``(image, python, platform)``; it fetches it.
     """
 
@@ -48,6 +49,7 @@ class Machine:
     bytes_of: Callable[[str, Mapping[str, str]], tuple[Digest, int] | None] = lambda _url, _headers: None
     distrust: bool = False
     status_of: Callable[[Deb], str] = lambda _deb: ""
+    chosen: Callable[[Digest, str, Mapping[str, str]], None] = lambda _digest, _url, _headers: None
     base_of: Callable[[str, str, Platform], tuple[ForeignSystem, str]] = _no_base
 
 
@@ -80,4 +82,5 @@ def uv_of(spec: EnvSpec, machine: Machine) -> Uv:
         size_of=size_of,
         bytes_of=lambda url: machine.bytes_of(url, headers(url)),
         distrust=machine.distrust,
+        chosen=lambda digest, url: machine.chosen(digest, url, headers(url)),
     )

@@ -204,11 +204,14 @@ def _wheel(package: Package, file: str, found: PackageWheel, role: str, uv: Uv) 
             f"{package.name} {package.version}: the index gives no {'size' if sha256 else 'sha256'} for {file}",
             hint="Use an index that gives hashes and sizes for its files (PEP 691, PEP 700).",
         )
+    digest = Digest.parse(f"sha256:{sha256}")
+    if found.url:
+        uv.chosen(digest, found.url)
     return Wheel(
         name=canonicalize_name(package.name),
         version=str(package.version),
         file=file,
-        digest=Digest.parse(f"sha256:{sha256}"),
+        digest=digest,
         size=size,
         layer="",
         index=role,

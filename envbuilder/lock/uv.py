@@ -57,6 +57,7 @@ class Uv:
     bytes_of: fetches the file at an address: its digest and size, for indexes that promise none or a wrong one;
         None when the address does not answer.
     distrust: whether ``bytes_of`` is asked about every new file of an index other than the default one.
+    chosen: told of each new file that is chosen, and its address.
     """
 
     runner: Runner
@@ -66,6 +67,7 @@ class Uv:
     size_of: Callable[[str], int | None] = lambda _: None
     bytes_of: Callable[[str], tuple[Digest, int] | None] = lambda _: None
     distrust: bool = False
+    chosen: Callable[[Digest, str], None] = lambda _digest, _url: None
 
 
 def ask(want: Wanted, output: str, target: PythonTarget, uv: Uv) -> str:

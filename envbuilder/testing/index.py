@@ -167,13 +167,13 @@ class PackageIndex:
         data = self.files.get(path)
         if data is None:
             return Answer(404, b"no such file")
-        start = re.fullmatch(r"bytes=(\d+)-", headers.get("range", ""))
-        if not start or not self.ranges:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
+        if not asked or not self.ranges:
             return Answer(200, data)
-        at = int(start[1])
+        at, end = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
         if at >= len(data):
             return Answer(416, b"")
-        return Answer(206, data[at:], {"Content-Range": f"bytes {at}-{len(data) - 1}/{len(data)}"})
+        return Answer(206, data[at : end + 1], {"Content-Range": f"bytes {at}-{end}/{len(data)}"})
 
     def _page(self, project: str) -> Answer:
         if project not in self.projects:
