@@ -75,6 +75,8 @@ def changes(old: Lock | None, new: Lock, parent: Lock | None = None) -> tuple[st
                 lines.append(f"{what} changed")
         if not lines and replace(old, spec_digest=new.spec_digest, parent=new.parent) != old:
             lines.append("declaration changed")
+    if old is None and new.system and not new.parent:
+        lines.append(f"+ {new.system.name}, Python {new.system.interpreter}, glibc {new.glibc}: not made here")
     if old is None or new.substitutions != old.substitutions:
         lines += [_substituted(each) for each in new.substitutions]
     if new.parent and (old is None or old.parent is None or new.parent.changed != old.parent.changed):

@@ -1,4 +1,4 @@
-"""An environment over a base that podman made: locked, built, pushed, started by podman and by us, built again."""
+"""An environment over a base that podman made: locked, built, pushed, started by podman and by us."""
 
 import json
 import os
@@ -23,24 +23,18 @@ WHERE = "import six, sys, os; print(six.__cached__, os.path.exists(six.__cached_
 
 @pytest.fixture(scope="module")
 def base(podman, registry, hello, tmp_path_factory):
-    """Debian with Python as an image of podman's, in a registry and in an archive: two layers."""
+    """Debian with Python as an image of podman's, in a registry."""
     folder = tmp_path_factory.mktemp("base")
     store = LayoutTarget(hello.store)
     root = unpacked(open_image(store, store.lookup(hello.digest), Platform("x86_64")), store, folder, lambda *_: None)
     for path in ("opt/env", "usr/share", "usr/sbin", "usr/lib/python3.13/test", "usr/lib/x86_64-linux-gnu/gconv"):
         shutil.rmtree(root / path, ignore_errors=True)
-    rest = folder / "rest"
-    rest.mkdir()
     tar = folder / "base.tar"
     shutil.make_archive(str(tar.with_suffix("")), "tar", root)
     podman("import", "--quiet", *(f"--change={each}" for each in CHANGES), tar, "localhost/base:one")
-    (rest / "Containerfile").write_text("FROM localhost/base:one\nCOPY motd /etc/motd\n")
-    (rest / "motd").write_text("from the base\n")
-    podman("build", "--quiet", "--network=none", "--tag=localhost/base:two", rest)
     there = f"{registry.host}/bases/system:1"
-    podman("push", "--quiet", "--tls-verify=false", "localhost/base:two", there)
-    podman("save", "--quiet", "--output", folder / "saved.tar", "localhost/base:two")
-    yield there, folder / "saved.tar"
+    podman("push", "--quiet", "--tls-verify=false", "localhost/base:one", there)
+    yield there
     shutil.rmtree(folder)
 
 
@@ -54,16 +48,15 @@ def declare(cli, name, image, more=""):
 
 
 def test_podmans_image_is_a_base_that_stays_as_it_is(fresh, base, podman, registry):
-    image, saved = base
-    declare(fresh, "over", image, 'glibc = "2.36"\n')
+    declare(fresh, "over", base, 'glibc = "2.36"\n')
     fresh("lock", "over")
     there = f"{registry.host}/over/env:1"
     (built,) = fresh.json("build", "over", "--to", there)
-    theirs = json.loads(podman("image", "inspect", "localhost/base:two").stdout)[0]
+    theirs = json.loads(podman("image", "inspect", "localhost/base:one").stdout)[0]
     layers = fresh.json("inspect", there)["layers"]
     devices = sum(each["size"] for each in layers if "/base-" not in each["id"])
 
-    assert [each["diff_id"] for each in layers[:2]] == theirs["RootFS"]["Layers"]
+    assert [each["diff_id"] for each in layers[:1]] == theirs["RootFS"]["Layers"]
     assert built["copied_bytes"] < devices + layers[0]["size"] + 8_000_000  # one copy of it, for lazy starts
     podman("pull", "--quiet", "--tls-verify=false", there)
     seen = podman("run", "--rm", "--network=none", there, "python3", "-c", WHERE)
@@ -72,13 +65,7 @@ def test_podmans_image_is_a_base_that_stays_as_it_is(fresh, base, podman, regist
     ]  # fmt: skip
     lazily = fresh("run", there, "--", "python3", "-c", WHERE)
     assert lazily.stdout == seen.stdout.decode()
-    assert fresh("run", there, "--", "cat", "/etc/motd").stdout == "from the base\n"
-    assert fresh.json("verify", there)["digest"] == built["digest"]
     # A machine that has nothing fetches no base: what was noted of it is in the registry.
     shutil.rmtree(fresh.store)
     (again,) = fresh.json("build", "over", "--to", there)
     assert (again["digest"], again["copied_bytes"]) == (built["digest"], 0)
-
-    declare(fresh, "saved", f"docker-archive:{saved}", 'interpreter = "3.13.1"\n')
-    refused = fresh("lock", "saved", status=2)
-    assert "base.interpreter: want 3.13.1, docker-archive:" in refused.stderr
