@@ -1,4 +1,4 @@
-"""Conflicts that a lock shows already: from wheels that are here, and listings of those that it has just chosen."""
+"""Conflicts that a lock shows already: between the wheels that it has just chosen, from listings of them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,21 @@ class Listings:
         return self.listed.get(artifact.digest) or self.cache.path(artifact.digest)
 
     def conflicts(self, locks: Sequence[Lock]) -> tuple[str, ...]:
-        """What two wheels of the last of ``locks``, whose parents stand before it, would both put at one path.
+        """What two new wheels of the last of ``locks``, whose parents stand before it, would both put at one path.
 
-        Of wheels that are not here and were not chosen just now nothing is known, nor of those whose listing cannot
-        be had: ``build`` looks at all of them.
+        Only new ones are held against each other, so that a lock that changes little costs nothing; one whose listing
+        cannot be had is left out. ``plan`` and ``build`` look at all of them.
         """
         lock = locks[-1]
+        new = {wheel.digest: wheel for wheel in lock.wheels if wheel.digest in self.chosen}
+        if len(new) < 2:
+            return ()
         try:
             plans = [each for each in plan(locks) if isinstance(each, WheelPlan)]
         except SpecError:
             return ()  # no image is made of it here
-        here = {wheel.digest for wheel in lock.wheels if self.cache.has(wheel)}
-        wanted = [wheel for wheel in lock.wheels if wheel.digest in self.chosen.keys() - here]
+        here = {digest for digest, wheel in new.items() if self.cache.has(wheel)}
+        wanted = [wheel for digest, wheel in new.items() if digest not in here]
         with tempfile.TemporaryDirectory(prefix="envbuilder-listings-") as folder:
             with ThreadPoolExecutor(TOGETHER, "listings") as pool:
                 self.read += sum(pool.map(lambda wheel: self._list(wheel, Path(folder)), wanted))

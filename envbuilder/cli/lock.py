@@ -87,8 +87,8 @@ def command(
     """Choose versions for environments and write their locks, each only if it changes.
 
     What a lock pins stays, unless the declaration no longer allows it or it is upgraded. The locks of
-    environments that ENV extends are brought up to date first. Of wheels that are new or are here, files that two of
-    them have at one path are named: of those that are not here, only their directories are read.
+    environments that ENV extends are brought up to date first. Files that two new wheels have at one path are
+    named: of wheels that are not here, only their directories are read.
     """
     project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
     if platforms and all_platforms:

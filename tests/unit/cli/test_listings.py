@@ -56,8 +56,8 @@ def test_a_listing_that_lies_is_left_to_the_build(world):
     assert found.conflicts([lock]) == ()
 
 
-def test_a_wheel_that_is_neither_here_nor_new_is_not_asked_for(world):
+def test_a_lone_new_wheel_costs_nothing(world):
     index, found, lock = world
-    found.chosen.clear()
+    del found.chosen[lock.wheels[0].digest]
 
     assert (found.conflicts([lock]), index.seen) == ((), [])
