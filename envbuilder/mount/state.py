@@ -25,7 +25,7 @@ from typing import Any, Literal
 from envbuilder.mount.counters import Snapshot, read_counters
 from envbuilder.mount.folder import MountFolder, StateUnusable, locked
 from envbuilder.mount.host import kernel
-from envbuilder.mount.host.processes import kill_inside, kill_process, source_name, start_time
+from envbuilder.mount.host.processes import is_running, kill_inside, kill_process, source_name, start_time
 
 # What else is known of mounts is looked for here, too.
 __all__ = [
@@ -121,8 +121,8 @@ def statuses(state_dir: Path) -> tuple[MountStatus, ...]:
     found = []
     for folder in folders(state_dir):
         if record := folder.read():
-            pid, started = folder.worker_process()
-            worker = pid if pid and start_time(pid) == started else 0
+            process = folder.worker_process()
+            worker = process[0] if is_running(process) else 0
             found.append(MountStatus(record, read_counters(folder.counters), folder.is_alive(), worker))
     return tuple(found)
 

@@ -25,6 +25,16 @@ def start_time(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[19])
 
 
+def is_running(process: tuple[int, int]) -> bool:
+    """Whether ``process``, an id and a start time, is there and has not ended (a zombie has)."""
+    pid, started = process
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in ("Z", "X") and int(fields[19]) == started
+
+
 def kill_process(process: tuple[int, int]) -> None:
     """Kill one process, if it is still the one that was meant, and wait until it is gone."""
     pid, started = process

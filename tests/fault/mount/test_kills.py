@@ -78,7 +78,7 @@ def test_all_three_killed_at_once_are_errors_and_then_nothing(node):
     mounted = mount(node.image, node.source, node.settings, directory)
     kill_at_once(process_of(mounted.folder, who) for who in PROCESSES)
     until(lambda: not mounted.folder.is_alive())
-    assert [status.state for status in statuses(node.settings.state_dir)] == ["dead"]
+    until(lambda: [status.state for status in statuses(node.settings.state_dir)] == ["dead"])
     with pytest.raises(OSError, match=r"Input/output error|not connected"):
         (directory / "data/big").read_bytes()
     reap(node.settings.state_dir)
