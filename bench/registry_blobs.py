@@ -78,7 +78,7 @@ def _outcome(costs: dict[tuple[str, str], list[Cost]], size: int) -> Outcome:
     notes = [
         f"the large blob has {size / 1e9:.1f} GB; medians of {_ROUNDS} rounds, each begun by another contender",
         "down, all write a layout of one file a blob and hash what they got; ours and skopeo fsync it, crane does not",
-        "up, ours and skopeo hash what they send, crane does not",
+        "up, skopeo hashes what it sends; ours and crane leave that to the registry, which does",
     ]
     return Outcome(columns=columns, ratios=ratios, targets=targets, notes=notes)
 
