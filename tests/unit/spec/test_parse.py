@@ -241,8 +241,10 @@ def test_a_line_that_is_no_pin_is_told_with_its_number(pins, problem):
         ('[sources]\na = "Corp!"\n', "sources.a: not an index role such as 'pytorch-cu130': 'Corp!'"),
         (
             'image = "ai"\n',
-            "base.image: want host/name:tag, host/name@sha256:..., oci:DIR, oci-archive:FILE or docker-archive:FILE, "
-            "got 'ai'",
+            (
+                "base.image: want host/name:tag, host/name@sha256:..., oci:DIR, oci-archive:FILE or docker-archive:FILE, "
+                "got 'ai'"
+            ),
         ),
         ('image = "docker-archive:"\n', "base.image: no path in 'docker-archive:'"),
         (

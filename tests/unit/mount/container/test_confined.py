@@ -35,9 +35,7 @@ def confined(tmp_path, require_tool):
 
 
 def test_it_answers_and_can_do_nothing_else(confined):
-    said = confined(
-        "cat; id -u; cat /proc/self/status | grep -i capeff; echo x > /x; ls /sys/class/net", stdin=b"hi\n"
-    )
+    said = confined("cat; id -u; cat /proc/self/status | grep -i capeff; echo x > /x; ls /sys/class/net", stdin=b"hi\n")
     lines = said.stdout.decode().split("\n")
 
     assert lines[:2] == ["hi", "65534"]
