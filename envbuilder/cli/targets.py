@@ -204,7 +204,7 @@ def follow(source: Source, target: Target) -> None:
     """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
     if isinstance(target, SerialTarget):
         return
-    from envbuilder.mount.startup.traces import copy_trace  # noqa: PLC0415  copies are no part of a start
+    from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  copies are no part of a start
 
     with contextlib.suppress(NoSuchPlatform):
         copy_trace(source.target, open_image(source.target, source.what, host_platform_of()), target)

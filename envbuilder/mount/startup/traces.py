@@ -21,20 +21,17 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.early import EarlyBundle
 from envbuilder.mount.startup.hot import FramePlan, plan_frames
+from envbuilder.mount.startup.newest import MAX_DIGITS, newest_trace
 from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
 from envbuilder.oci import media_types
-from envbuilder.oci.artifact import plain
-from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
 from envbuilder.store.begun import begun
 from envbuilder.store.documents import Documents
-from envbuilder.store.referrers import attach, attach_manifest, read_referrer, referrers, unlist
+from envbuilder.store.referrers import attach, read_referrer, referrers, unlist
 from envbuilder.store.target import Opener, RangeTarget, Target
 from envbuilder.store.whole import fetch_whole
 
 _log = logging.getLogger(__name__)
 
-#: Digits of a time or a size that are read.
-_MAX_DIGITS = 16
 _HOT = media_types.HOT_BUNDLE
 
 
@@ -109,7 +106,7 @@ def find_trace(source: RangeTarget, image: OpenImage) -> FoundTrace | None:
 def _search(
     source: Target, subject: Descriptor, named: Callable[[Descriptor, Descriptor | None], None]
 ) -> FoundTrace | None:
-    what = _newest(source, subject, at_once=True)
+    what = newest_trace(source, subject, at_once=True)
     if what is None:
         return None
     where = f"{source.name}: {what.digest}"
@@ -132,7 +129,7 @@ def _noted(what: Descriptor) -> tuple[Descriptor, Descriptor | None] | None:
     found: list[Descriptor] = []
     for name, media_type in ((media_types.TRACE_STORED, media_types.TRACE), (media_types.TRACE_HOT, _HOT)):
         digest, _, size = what.annotations.get(name, "").partition(" ")
-        if not size.isdecimal() or len(size) >= _MAX_DIGITS:
+        if not size.isdecimal() or len(size) >= MAX_DIGITS:
             break
         try:
             found.append(Descriptor(media_type=media_type, digest=Digest.parse(digest), size=int(size)))
@@ -147,16 +144,6 @@ def _named(source: Target, what: Descriptor, subject: Descriptor) -> tuple[Descr
     if not layers:
         raise InvalidTrace(f"{source.name}: {what.digest}: an artifact without a trace")
     return layers[0], layers[1] if len(layers) > 1 else None
-
-
-def _newest(source: Target, subject: Descriptor, *, at_once: bool = False) -> Descriptor | None:
-    found = referrers(source, subject, media_types.TRACE_ARTIFACT, at_once=at_once)
-    return max(found, key=_made_at, default=None)
-
-
-def _made_at(what: Descriptor) -> int:
-    text = what.annotations.get(media_types.TRACE_MADE, "")
-    return int(text) if text.isdecimal() and len(text) < _MAX_DIGITS else 0
 
 
 def attach_trace(
@@ -179,24 +166,6 @@ def attach_trace(
         if old.digest != what.digest:
             unlist(target, image.descriptor, old.digest)
     return what
-
-
-def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
-    """Let the newest trace of ``image``, which ``target`` has too, follow it there; False when there is none.
-
-    Raises:
-        DigestMismatch, UnavailableError, ...: as any copy.
-    """
-    from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
-
-    what = _newest(source, image.descriptor)
-    if what is None:
-        return False
-    read_referrer(source, what, image.descriptor)
-    # As any copy: what the target remembers and no longer has is sent again.
-    copy(source, plain(what), target, finish=False)
-    attach_manifest(target, image.descriptor, _read(source, what, MAX_MANIFEST_SIZE))
-    return True
 
 
 def _describe_file(file: Path) -> Descriptor:

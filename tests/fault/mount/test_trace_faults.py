@@ -20,9 +20,10 @@ from envbuilder.mount.ahead import Ahead
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.startup.hot import close_frame, plan_frames
 from envbuilder.mount.startup.hotbuild import build_bundle, page_root
+from envbuilder.mount.startup.newest import copy_trace
 from envbuilder.mount.startup.reads import recorded
 from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge, of_reads
-from envbuilder.mount.startup.traces import TraceSearch, attach_trace, copy_trace, find_trace
+from envbuilder.mount.startup.traces import TraceSearch, attach_trace, find_trace
 from envbuilder.mount.state import reap
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.client import RegistryClient

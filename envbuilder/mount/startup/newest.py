@@ -1,0 +1,48 @@
+"""Which trace of an image is the newest, and how it follows the image elsewhere: nothing here reads a trace.
+
+Most images that are copied have none: what parses and lays out traces is not imported to find that out.
+"""
+
+from __future__ import annotations
+
+from envbuilder.digest import Descriptor
+from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.startup.trace import InvalidTrace
+from envbuilder.oci import media_types
+from envbuilder.oci.artifact import plain
+from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
+from envbuilder.store.referrers import attach_manifest, read_referrer, referrers
+from envbuilder.store.target import Target
+from envbuilder.store.whole import fetch_whole
+
+#: Digits of a time or a size that are read.
+MAX_DIGITS = 16
+
+
+def newest_trace(source: Target, subject: Descriptor, *, at_once: bool = False) -> Descriptor | None:
+    """The newest trace that is listed for the manifest ``subject``; ``at_once``: see ``referrers``."""
+    found = referrers(source, subject, media_types.TRACE_ARTIFACT, at_once=at_once)
+    return max(found, key=_made_at, default=None)
+
+
+def _made_at(what: Descriptor) -> int:
+    text = what.annotations.get(media_types.TRACE_MADE, "")
+    return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0
+
+
+def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
+    """Let the newest trace of ``image``, which ``target`` has too, follow it there; False when there is none.
+
+    Raises:
+        DigestMismatch, UnavailableError, ...: as any copy.
+    """
+    from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
+
+    what = newest_trace(source, image.descriptor)
+    if what is None:
+        return False
+    read_referrer(source, what, image.descriptor)
+    # As any copy: what the target remembers and no longer has is sent again.
+    copy(source, plain(what), target, finish=False)
+    attach_manifest(target, image.descriptor, fetch_whole(source, what, MAX_MANIFEST_SIZE, InvalidTrace))
+    return True
