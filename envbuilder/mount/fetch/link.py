@@ -18,6 +18,8 @@ _MISS = 700_000
 #: A guess may keep the line busy as long as so many misses last; bytes until that is known, and bounds of it.
 _MISSES = 2.5
 _UNKNOWN, _LEAST, _MOST = 1_600_000, 600_000, 3_200_000
+#: Reads that wait in any start without a trace: what comes in their time may come at once (``import torch``: 500).
+_WAITS = 50
 #: Connections that fetch ahead of runs: what is on the line already is what a read that must wait waits for.
 #: Background requests in flight: two keep a 1 Gbit/s line full, and leave it quickly.
 _AHEAD, _BACKGROUND = 1, 2
@@ -29,11 +31,12 @@ class Link:
     """What was told so far. Under the schedule's lock.
 
     answer_s: the quickest answer, as a line that is full answers late. miss_s: the same on average, whatever the line
-    does meanwhile. rate: bytes a second, on average.
+    does meanwhile. rate: bytes a second, on average. rest: bytes of the image, as stored, that were not here.
     """
 
     def __init__(self) -> None:
         self.answer_s = self.miss_s = self.rate = 0.0
+        self.rest = 0
 
     def told(self, answer_s: float, rest_s: float, rest: int) -> None:
         """A request was answered after ``answer_s``; ``rest`` more bytes followed in ``rest_s``."""
@@ -55,8 +58,12 @@ class Link:
 
     @property
     def is_idle(self) -> bool:
-        """Whether most of the line is unused while a job waits for one miss after the other."""
-        return self.is_far and self.answer_s * self.rate > _MISS
+        """Whether most of the line is unused while a job waits for one miss after the other.
+
+        Guesses use it, unless it brings more than they may have; of an image with little left they need not.
+        """
+        unused = self.answer_s * self.rate
+        return self.is_far and (unused > _MOST or (unused > _MISS and self.rest < _WAITS * unused))
 
     def for_ahead(self, connections: int) -> int:
         """Of ``connections`` those that may fetch ahead of runs."""

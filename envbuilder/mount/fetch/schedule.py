@@ -207,6 +207,7 @@ class Schedule:
         """The index of ``blob`` is here: plan the reads that wait for it."""
         with self._changed:
             blob.opened(index, stored)
+            self._link.rest += blob.device.blob.size * stored.missing_count // len(index)
             self._flights.pop((blob.number, INDEX), None)
             waiting = self._unplanned.pop(blob.number, [])
             ready = [done for offset, size, done, deadline in waiting if self._plan(blob, offset, size, done, deadline)]

@@ -62,3 +62,19 @@ def test_a_link_that_is_far_has_room_for_all_but_some_connections():
     assert told(0.05, 100e6).for_ahead(8) == told(0.05, 100e6).for_background(8) == 6
     assert told(0.002, 100e6).for_ahead(8) < told(0.002, 100e6).for_background(8) < 6
     assert told(0.05, 100e6).for_ahead(1) == 1
+
+
+def test_a_large_rest_does_not_use_a_line_that_guesses_can_fill():
+    link = told(0.025, 80e6)
+    assert link.is_idle
+
+    link.rest = 3_000_000_000
+    assert not link.is_idle
+    assert link.for_background(8) < link.for_ahead(8)
+
+
+def test_a_large_rest_uses_a_line_that_guesses_cannot_fill():
+    link = told(0.1, 80e6)
+    link.rest = 3_000_000_000
+
+    assert link.is_idle
