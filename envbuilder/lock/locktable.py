@@ -9,8 +9,8 @@ from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 
 _T = TypeVar("_T")
-#: Bits of an integer besides its sign (TOML 1.0, "Integer"): Python prints none of more than 4300 digits.
-_BITS = 63
+#: Bits of an integer: far above any count, far below the 4300 digits that Python prints at most.
+_BITS = 1024
 
 
 class InvalidLock(SpecError):
@@ -60,7 +60,9 @@ class LockTable:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidLock(f"{self.path}{key}: want {kind.__name__}, got {type(value).__name__}")
         if isinstance(value, int) and value.bit_length() > _BITS:
-            raise InvalidLock(f"{self.path}{key}: want an integer of 64 bits, got one of {value.bit_length()}")
+            raise InvalidLock(
+                f"{self.path}{key}: want an integer of at most {_BITS} bits, got one of {value.bit_length()}"
+            )
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
