@@ -60,9 +60,7 @@ class LockTable:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidLock(f"{self.path}{key}: want {kind.__name__}, got {type(value).__name__}")
         if isinstance(value, int) and value.bit_length() > _BITS:
-            raise InvalidLock(
-                f"{self.path}{key}: want an integer of at most {_BITS} bits, got one of {value.bit_length()}"
-            )
+            raise InvalidLock(f"{self.path}{key}: want at most {_BITS} bits, got {value.bit_length()}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
