@@ -107,8 +107,7 @@ def make_lock(
         system=system,
         allow_scripts=_allowed(spec, parent),
         substitutions=substitutions(spec, want, wheels),
-        # Nothing that is locked has the interpreter of an image of others (docs/decisions/0013).
-        bytecode=spec.bytecode and (parent is None or parent.bytecode) and not (system and system.base),
+        bytecode=spec.bytecode and (parent is None or parent.bytecode),
     )
 
 
