@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import sys
 import traceback
@@ -66,6 +67,9 @@ class _Verbs(click.Group):
         module = {"import": "imports"}.get(cmd_name, cmd_name)  # a word of the language names no module
         command: Any = importlib.import_module(f"envbuilder.cli.{module}").command
         assert isinstance(command, click.Command)
+        # What was imported lives as long as we do: no collection looks at it, the one at the end included.
+        gc.freeze()
+        gc.enable()
         return command
 
     def resolve_command(
