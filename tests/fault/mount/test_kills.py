@@ -115,7 +115,8 @@ def test_a_job_whose_processes_are_all_killed_fails_and_leaves_nothing(node, sta
     _, err = process.communicate(b"go\n", timeout=60)
 
     assert process.returncode != 0
-    assert b"rror" in err
+    # Of its own pages that it had not read yet a shell hears by SIGBUS, and says nothing.
+    assert b"rror" in err or process.returncode == 128 + signal.SIGBUS, (process.returncode, err)
     until(lambda: not node.leftovers())
 
 
