@@ -23,7 +23,7 @@ def as_flavour(
     """The image of ``source`` in ``flavour``, in the store as ``tag``, and what a verb says of it.
 
     Raises:
-        NoFlavour, WrongLayer, ...: see ``convert``.
+        NoFlavour, BadLayer, ...: see ``convert``.
     """
     begun = time.monotonic()
     chosen: Flavour = FLAVOURS[FLAVOURS.index(flavour)]

@@ -6,7 +6,6 @@ Read in place, an archive is a Target with one OCI manifest for each of its imag
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -21,13 +20,12 @@ from envbuilder.digest import (
     BLOCK_SIZE,
     Descriptor,
     Digest,
-    DigestMismatch,
     canonical_json,
     parse_json_object,
     verifying,
 )
 from envbuilder.image.inspect import OpenImage
-from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.image.plain import plain_tar, proved
 from envbuilder.oci import media_types
 from envbuilder.oci.config import parse_config
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
@@ -87,22 +85,18 @@ def write_docker_archive(
 
 def _spool(source: Target, layer: Descriptor, diff_id: Digest, out: Any, spool: Path) -> int:
     name = f"{source.name}: layer {layer.digest}"
-    hashing = hashlib.sha256()
     size = 0
-    try:
-        with source.fetch(layer) as stored, plain_tar(stored) as plain:
-            while block := plain.read(BLOCK_SIZE):
-                hashing.update(block)
-                size += len(block)
-                with disk_errors(spool):
-                    out.write(block)
-            while stored.read(BLOCK_SIZE):  # what is left is verified too
-                pass
-    except DAMAGES as error:
-        raise BadArchive(f"{name}: {error}") from error
-    got = Digest("sha256:" + hashing.hexdigest())
-    if got != diff_id:
-        raise DigestMismatch(name, diff_id, size, got, size)
+    with (
+        source.fetch(layer) as stored,
+        plain_tar(stored) as plain,
+        proved(plain, layer, diff_id, name) as tar,
+    ):
+        while block := tar.read(BLOCK_SIZE):
+            size += len(block)
+            with disk_errors(spool):
+                out.write(block)
+        while stored.read(BLOCK_SIZE):  # what is left is verified too
+            pass
     return size
 
 

@@ -6,8 +6,6 @@ A lazy start reads it by chunks, which a gzip layer has not; whoever pulls gets 
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import shutil
 import stat
 import tempfile
@@ -18,33 +16,22 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from envbuilder.digest import Digest
-from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.image.plain import check_media_type, plain_tar, proved
 from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import make_layer
-from envbuilder.layer.foreign_tar import BadLayer, Hashing, each_member, most_bytes, open_members, placed_of
+from envbuilder.layer.foreign_tar import BadLayer, each_member, open_members, placed_of
 from envbuilder.layer.model import Layer, Theirs
 from envbuilder.layer.pax import BrokenEntry
 from envbuilder.layer.record import dump_layer
 from envbuilder.layer.tar import PathClash
-from envbuilder.layer.tree import Entry, Placed
+from envbuilder.layer.tree import OPAQUE, WHITEOUT, Entry, Placed
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.source import ArtifactSource
-from envbuilder.oci import media_types
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.store.tarscan import Extent, ExtentReader
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 #: Bytes copied at a time.
 _BLOCK = 1 << 20
-_TARS = frozenset(
-    {
-        media_types.OCI_LAYER_TAR,
-        media_types.OCI_LAYER_TAR_GZIP,
-        media_types.OCI_LAYER_TAR_ZSTD,
-        media_types.DOCKER_LAYER_TAR,
-        media_types.DOCKER_LAYER_TAR_GZIP,
-        media_types.DOCKER_LAYER_TAR_ZSTD,
-    }
-)
 
 
 def build_base_layer(plan: BasePlan, store: LayoutTarget, *, cache: Path, helpers: int = 0) -> Layer:
@@ -57,8 +44,7 @@ def build_base_layer(plan: BasePlan, store: LayoutTarget, *, cache: Path, helper
         NotFound: the store has it not. HostError: no room.
     """
     source = f"layer {plan.layer.digest}"
-    if plan.layer.media_type not in _TARS:
-        raise BadLayer(f"{source}: want a tar, gzip or zstd layer, got {plan.layer.media_type[:100]!r}")
+    check_media_type(plan.blob, source)
     with _unpacked(plan, store, cache, source) as tar:
         named = _named(tar, source)
         recipe = _Device(plan, named, tar.fileno())
@@ -80,14 +66,12 @@ def _unpacked(plan: BasePlan, store: LayoutTarget, cache: Path, source: str) -> 
     folder = cache / "bases"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as tar:
-        with store.fetch(plan.blob) as stored, plain_tar(stored) as plain:
-            hashing = Hashing(plain, most_bytes(plan.layer.size), source)
-            try:
-                shutil.copyfileobj(cast("BinaryIO", hashing), tar, _BLOCK)
-            except DAMAGES as error:
-                raise BadLayer(f"{source}: {error}") from error
-        if hashing.digest() != plan.layer.diff_id:
-            raise BadLayer(f"{source}: want diff_id {plan.layer.diff_id}, got {hashing.digest()}")
+        with (
+            store.fetch(plan.blob) as stored,
+            plain_tar(stored) as plain,
+            proved(plain, plan.blob, plan.layer.diff_id, source) as checked,
+        ):
+            shutil.copyfileobj(cast("BinaryIO", checked), tar, _BLOCK)
         tar.seek(0)
         yield cast("BinaryIO", tar)
 
@@ -103,10 +87,10 @@ def _named(tar: BinaryIO, source: str) -> dict[str, Placed]:
         for info in each_member(members, source):
             placed = placed_of(info, source)
             name = placed.path.rpartition("/")[2]
-            if name.startswith(_WHITEOUT):
-                if name.startswith(_WHITEOUT * 2) and name != _OPAQUE:
+            if name.startswith(WHITEOUT):
+                if name.startswith(WHITEOUT * 2) and name != OPAQUE:
                     continue  # aufs keeps notes of its own there
-                if name.removeprefix(_WHITEOUT) in ("", ".", ".."):
+                if name.removeprefix(WHITEOUT) in ("", ".", ".."):
                     raise BadLayer(f"{source}: {placed.path[:200]!r}: a whiteout of nothing")
                 placed = Placed(path=placed.path, mode=stat.S_IFREG | 0o644, mtime_s=placed.mtime_s)
             named[placed.path] = placed
@@ -163,7 +147,7 @@ class _Device:
             device=linked.device,
             xattrs=linked.xattrs,
             open=partial(_part, self.tar, linked.offset, linked.size) if has_data else None,
-            whiteout=placed.path.rpartition("/")[2].startswith(_WHITEOUT),
+            whiteout=placed.path.rpartition("/")[2].startswith(WHITEOUT),
         )
 
 
@@ -174,22 +158,5 @@ class _NoArtifacts:
         raise AssertionError(artifact)
 
 
-class _Part(io.RawIOBase):
-    """``size`` bytes of a file from ``offset`` on."""
-
-    def __init__(self, fd: int, offset: int, size: int) -> None:
-        super().__init__()
-        self._fd, self._at, self._end = fd, offset, offset + size
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        left = self._end - self._at
-        data = os.pread(self._fd, left if size < 0 else min(size, left), self._at)
-        self._at += len(data)
-        return data
-
-
 def _part(fd: int, offset: int, size: int) -> BinaryIO:
-    return cast("BinaryIO", _Part(fd, offset, size))
+    return cast("BinaryIO", ExtentReader(None, fd, Extent(offset, size)))

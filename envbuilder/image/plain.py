@@ -1,4 +1,4 @@
-"""The tar inside a layer, however it is compressed."""
+"""The tar inside a layer, however it is compressed; bounded, and proved to be the one that its image means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from envbuilder.digest import BLOCK_SIZE, Readable
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable
+from envbuilder.layer.foreign_tar import BadLayer, Hashing, most_bytes
+from envbuilder.oci import media_types
 
 #: What reading a damaged layer raises besides errors of ours.
 DAMAGES = (zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError)
@@ -43,6 +45,34 @@ def plain_tar(stored: BinaryIO) -> Iterator[Readable]:
             yield stream
     else:
         yield whole
+
+
+def check_media_type(layer: Descriptor, source: str) -> None:
+    """Nothing, if ``layer`` is called a tar, compressed or not.
+
+    Raises:
+        BadLayer: it is called anything else.
+    """
+    if layer.media_type not in media_types.TAR_LAYERS:
+        raise BadLayer(f"{source}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
+
+
+@contextmanager
+def proved(plain: Readable, layer: Descriptor, diff_id: Digest, source: str) -> Iterator[Readable]:
+    """``plain``, the tar of ``layer``: what the block leaves of it is read as well, and all of it must be ``diff_id``.
+
+    Raises:
+        BadLayer: it is not, it is damaged, or it is larger than a layer of this size may be.
+    """
+    hashing = Hashing(plain, most_bytes(layer.size), source)
+    try:
+        yield hashing
+        while hashing.read(BLOCK_SIZE):
+            pass
+    except DAMAGES as error:
+        raise BadLayer(f"{source}: {error}") from error
+    if hashing.digest() != diff_id:
+        raise BadLayer(f"{source}: want diff_id {diff_id}, got {hashing.digest()}")
 
 
 class _Rewound:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from envbuilder.layer.pax import encode
-from envbuilder.layer.tree import DIRECTORY, Placed
+from envbuilder.layer.tree import DIRECTORY, OPAQUE, WHITEOUT, Placed
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 #: Symbolic links followed to find a parent that a layer does not name itself (Linux MAXSYMLINKS).
 _MAX_LINKS = 40
 #: Layer number of directories that no layer names.
@@ -82,12 +81,12 @@ def merge(layers: Sequence[Iterable[Placed]]) -> Merged:
         entries = list(layer)
         for placed in entries:
             name = placed.path.rpartition("/")[2]
-            if name.startswith(_WHITEOUT):
+            if name.startswith(WHITEOUT):
                 _hide(root, placed.path, name)
         folder, parent = "", root
         for placed in entries:
             above, _, name = placed.path.rpartition("/")
-            if name.startswith(_WHITEOUT):
+            if name.startswith(WHITEOUT):
                 continue
             # A tar is sorted: neighbours share their parent, and finding it is most of the work.
             if above != folder:
@@ -101,10 +100,10 @@ def _hide(root: Node, path: str, name: str) -> None:
     parent = _find(root, path.split("/")[:-1])
     if parent is None:
         return
-    if name == _OPAQUE:
+    if name == OPAQUE:
         parent.children.clear()
     else:
-        parent.children.pop(name.removeprefix(_WHITEOUT), None)
+        parent.children.pop(name.removeprefix(WHITEOUT), None)
 
 
 def _find(root: Node, parts: Sequence[str]) -> Node | None:

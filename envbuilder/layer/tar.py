@@ -15,13 +15,11 @@ from envbuilder.errors import IntegrityError, SpecError
 from envbuilder.layer.elf import ElfInfo, inspect_elf
 from envbuilder.layer.elf_scan import ElfScan
 from envbuilder.layer.pax import ALIGNMENT, BLOCK, BrokenEntry, encode, header
-from envbuilder.layer.tree import Entry, Placed, directory
+from envbuilder.layer.tree import WHITEOUT, Entry, Placed, directory
 from envbuilder.paths import UnsafePath, entry_path
 
 #: Name of these rules in a layer's recipe: raise the number when any byte of any tar would change.
 TAR_WRITER = "tar/2"
-#: Name prefix that OCI gives a meaning of its own (image-spec layer.md, "Whiteouts").
-_WHITEOUT = ".wh."
 #: Bytes of a symbolic link's target: PATH_MAX without its NUL.
 _LINK_MAX = 4095
 #: Bytes of a large file that are copied at a time: what made them, their hashes and their chunk stay in a core's cache.
@@ -107,7 +105,7 @@ def _tree(entries: Iterable[Entry]) -> dict[str, Entry]:
         path = entry.path
         if entry_path(path, source="tar") != path:
             raise UnsafePath(f"tar: want a canonical path, got {path!r}")
-        if path.rpartition("/")[2].startswith(_WHITEOUT) and not entry.whiteout:
+        if path.rpartition("/")[2].startswith(WHITEOUT) and not entry.whiteout:
             raise UnsafePath(f"tar: {path!r} would hide files of the layers below (OCI whiteout)")
         if entry.is_symlink and (not entry.link or "\0" in entry.link or len(encode(entry.link)) > _LINK_MAX):
             raise BrokenEntry(f"tar: {path!r} is a symbolic link to {entry.link[:200]!r}, which is no path")

@@ -21,7 +21,7 @@ from envbuilder.layer.model import Recipe
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims, prefix_entries
 from envbuilder.layer.removal import whiteouts
 from envbuilder.layer.tar import TAR_WRITER
-from envbuilder.layer.tree import Entry, Placed, whiteout
+from envbuilder.layer.tree import WHITEOUT, Entry, Placed, whiteout
 from envbuilder.lock.model import Artifact, Lock
 from envbuilder.lock.partition import REMOVED
 from envbuilder.lock.source import ArtifactSource
@@ -147,7 +147,7 @@ class GroundedTop:
             placed.path
             for number in self.plan.replaced
             for placed in self.placed[number]
-            if not stat.S_ISDIR(placed.mode) and ".wh." not in placed.path
+            if not stat.S_ISDIR(placed.mode) and WHITEOUT not in placed.path
         }
         own = {entry.path for entry in entries}
         ends = {entry.path for entry in entries if not entry.is_directory}  # what was below these is hidden by them

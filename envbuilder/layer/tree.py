@@ -67,10 +67,14 @@ def symlink(path: str, target: str) -> Entry:
     return Entry(path=path, mode=SYMLINK | 0o777, link=target)
 
 
+#: Names that hide (OCI image-spec 1.1 layer.md, "Whiteouts"): what follows the first, or all that the folder had below.
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+
+
 def whiteout(path: str) -> Entry:
     """What hides ``path`` of the layers below (OCI image-spec 1.1 layer.md, "Whiteouts")."""
     parent, _, name = path.rpartition("/")
-    return Entry(path=f"{parent}/.wh.{name}" if parent else f".wh.{name}", mode=FILE | 0o644, whiteout=True)
+    return Entry(path=f"{parent}/{WHITEOUT}{name}" if parent else WHITEOUT + name, mode=FILE | 0o644, whiteout=True)
 
 
 def file(path: str, data: bytes, mode: int = 0o644) -> Entry:

@@ -18,6 +18,17 @@ DOCKER_LAYER_TAR = "application/vnd.docker.image.rootfs.diff.tar"
 DOCKER_LAYER_TAR_GZIP = DOCKER_LAYER_TAR + ".gzip"
 DOCKER_LAYER_TAR_ZSTD = DOCKER_LAYER_TAR + ".zstd"  # of no specification; BuildKit and containerd write and read it
 
+#: Layers that are a tar, however compressed.
+TAR_LAYERS = frozenset(
+    {
+        OCI_LAYER_TAR,
+        OCI_LAYER_TAR_GZIP,
+        OCI_LAYER_TAR_ZSTD,
+        DOCKER_LAYER_TAR,
+        DOCKER_LAYER_TAR_GZIP,
+        DOCKER_LAYER_TAR_ZSTD,
+    }
+)
 MANIFESTS = frozenset({OCI_MANIFEST, DOCKER_MANIFEST})
 INDEXES = frozenset({OCI_INDEX, DOCKER_INDEX})
 CONFIGS = frozenset({OCI_CONFIG, DOCKER_CONFIG})

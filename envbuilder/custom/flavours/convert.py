@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,9 +17,9 @@ from envbuilder.custom.flavours.names import Flavour
 from envbuilder.custom.flavours.stargz import STARGZ_WRITER, write_stargz
 from envbuilder.custom.flavours.written import WrittenLayer
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, canonical_json, describe, parse_json_object, verifying
-from envbuilder.errors import EnvbuilderError, IntegrityError
+from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.image.plain import plain_tar, proved
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index, Manifest
 from envbuilder.store.files import disk_errors
@@ -40,10 +41,6 @@ _OF_THE_BLOB = frozenset(
 Progress = Callable[[int], None]
 
 
-class WrongLayer(IntegrityError):
-    """A layer's bytes are not the tar that its config names."""
-
-
 def convert(
     image: OpenImage, source: Target, store: LayoutTarget, flavour: Flavour, *, jobs: int, progress: Progress
 ) -> Descriptor:
@@ -52,7 +49,7 @@ def convert(
     Layers that were converted before are taken from the store.
 
     Raises:
-        NoFlavour: the format has no place for what a layer holds. WrongLayer, DigestMismatch: a layer is damaged.
+        NoFlavour: the format has no place for what a layer holds. BadLayer, DigestMismatch: a layer is damaged.
         UnavailableError, HostError: as any reading and writing.
     """
     layers = []
@@ -118,18 +115,12 @@ def _written(
 
 
 def _spool(source: Target, layer: Descriptor, diff_id: Digest, tar: BinaryIO, name: str) -> None:
-    hashing = hashlib.sha256()
-    try:
-        with source.fetch(layer) as stored:
-            checked = verifying(stored, layer, source=source.name)
-            with plain_tar(checked) as plain:
-                while block := plain.read(BLOCK_SIZE):
-                    hashing.update(block)
-                    tar.write(block)
-    except DAMAGES as error:
-        raise WrongLayer(f"{name}: {error}") from error
-    if hashing.hexdigest() != diff_id.hex:
-        raise WrongLayer(f"{name}: want diff_id {diff_id}, got sha256:{hashing.hexdigest()}")
+    with (
+        source.fetch(layer) as stored,
+        plain_tar(verifying(stored, layer, source=source.name)) as plain,
+        proved(plain, layer, diff_id, name) as checked,
+    ):
+        shutil.copyfileobj(cast("BinaryIO", checked), tar, BLOCK_SIZE)
 
 
 def _key(layer: Descriptor, flavour: Flavour) -> str:

@@ -11,13 +11,11 @@ from envbuilder.layer.deb import control_of, data_members, merged
 from envbuilder.layer.debian.ar import BadDeb
 from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.part import Part, Parts
-from envbuilder.layer.tree import Entry, Placed
+from envbuilder.layer.tree import WHITEOUT, Entry, Placed
 from envbuilder.lock.model import Deb
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.paths import entry_path, resolve_link
 
-#: OCI image-spec 1.1 layer.md, "Whiteouts".
-_WHITEOUT = ".wh."
 #: Symbolic links followed before a path counts as a loop: Linux MAXSYMLINKS.
 _MAX_LINKS = 40
 #: Bytes of one file that a computed file is made from; the largest (usr/share/base-files) have 20 kB.
@@ -118,13 +116,13 @@ def _merged(layers: Sequence[Sequence[Placed]]) -> dict[str, Placed]:
     tree: dict[str, Placed] = {}
     for layer in layers:
         hidden = {
-            f"{above}/{name.removeprefix(_WHITEOUT)}"
+            f"{above}/{name.removeprefix(WHITEOUT)}"
             for above, _, name in (placed.path.rpartition("/") for placed in layer)
-            if name.startswith(_WHITEOUT)
+            if name.startswith(WHITEOUT)
         }
         if hidden:
             tree = {path: placed for path, placed in tree.items() if not _below(path, hidden)}
-        tree.update({placed.path: placed for placed in layer if _WHITEOUT not in placed.path})
+        tree.update({placed.path: placed for placed in layer if WHITEOUT not in placed.path})
     return tree
 
 

@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, Readable, verifying
 from envbuilder.errors import HostError
-from envbuilder.image.plain import DAMAGES, plain_tar
+from envbuilder.image.plain import plain_tar, proved
 from envbuilder.layer.chunks import MAX_CHUNK_SIZE
-from envbuilder.layer.foreign_tar import BadLayer, Hashing, each_member, most_bytes, open_members, placed_of
+from envbuilder.layer.foreign_tar import BadLayer, each_member, open_members, placed_of
 from envbuilder.layer.tree import Placed
 from envbuilder.mount.foreign.members import Member
 from envbuilder.mount.foreign.spans import Piece, span_map
@@ -69,12 +69,11 @@ def pull_layer(
             first = stored.read(4)
             stored.seek(0)
             points: list[tuple[int, int, bytes]] = []
-            limit = most_bytes(layer.size)
             if first.startswith(_GZIP):
-                size = _write_gzip(stored, data, diff_id, limit, name, points)
+                size = _write_gzip(stored, data, layer, diff_id, name, points)
             else:
                 with plain_tar(stored) as plain:
-                    size = _write(plain, data, diff_id, limit, name)
+                    size = _write(plain, data, layer, diff_id, name)
             codec = "deflate" if points else "plain" if size == layer.size else "whole"
         os.truncate(data, -(-size // TAR_BLOCK) * TAR_BLOCK)
         if codec == "plain":
@@ -90,22 +89,15 @@ def pull_layer(
         blob.unlink(missing_ok=True)
 
 
-def _write(plain: Readable, data: Path, diff_id: Digest, limit: int, name: str) -> int:
+def _write(plain: Readable, data: Path, layer: Descriptor, diff_id: Digest, name: str) -> int:
     """Bytes of the tar, written to ``data`` and proved to be the image's."""
-    hashing = Hashing(plain, limit, name)
-    try:
-        with data.open("wb") as out:
-            shutil.copyfileobj(cast("BinaryIO", hashing), out, BLOCK_SIZE)
-            size = out.tell()
-    except DAMAGES as error:
-        raise BadLayer(f"{name}: {error}") from error
-    if hashing.digest() != diff_id:
-        raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
-    return size
+    with proved(plain, layer, diff_id, name) as tar, data.open("wb") as out:
+        shutil.copyfileobj(cast("BinaryIO", tar), out, BLOCK_SIZE)
+        return out.tell()
 
 
 def _write_gzip(
-    stored: BinaryIO, data: Path, diff_id: Digest, limit: int, name: str, points: list[tuple[int, int, bytes]]
+    stored: BinaryIO, data: Path, layer: Descriptor, diff_id: Digest, name: str, points: list[tuple[int, int, bytes]]
 ) -> int:
     """The same for a gzip layer; ``points`` gets the checkpoints: place in the blob, in the tar, ``Member``."""
     try:
@@ -114,7 +106,7 @@ def _write_gzip(
         raise NoGzipIndex(f"{name}: gzip layers are read lazily with indexed-gzip, which is not here") from error
     try:
         with indexed_gzip.IndexedGzipFile(fileobj=stored, spacing=SPACING, drop_handles=False) as unzipped:
-            size = _write(unzipped, data, diff_id, limit, name)
+            size = _write(unzipped, data, layer, diff_id, name)
             points += _points(_exported(unzipped), stored)
             starts = [offset for _, offset, _ in points]
             if not starts or any(end - start > MAX_CHUNK_SIZE for start, end in pairwise([*starts, size])):

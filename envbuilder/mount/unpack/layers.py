@@ -13,25 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest
+from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import HostError
 from envbuilder.image.inspect import OpenImage
-from envbuilder.image.plain import DAMAGES, plain_tar
-from envbuilder.layer.foreign_tar import BadLayer, Hashing, most_bytes
+from envbuilder.image.plain import check_media_type, plain_tar, proved
 from envbuilder.mount.unpack.untar import unpack_tar
-from envbuilder.oci import media_types
 from envbuilder.store.target import Target
-
-_TARS = frozenset(
-    {
-        media_types.OCI_LAYER_TAR,
-        media_types.OCI_LAYER_TAR_GZIP,
-        media_types.OCI_LAYER_TAR_ZSTD,
-        media_types.DOCKER_LAYER_TAR,
-        media_types.DOCKER_LAYER_TAR_GZIP,
-        media_types.DOCKER_LAYER_TAR_ZSTD,
-    }
-)
 
 
 class NotUnpacked(HostError):
@@ -78,18 +65,13 @@ def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[
 
 def _unpack_layer(source: Target, layer: Descriptor, diff_id: Digest, directory: Path) -> None:
     name = f"{source.name}: layer {layer.digest}"
-    if layer.media_type not in _TARS:
-        raise BadLayer(f"{name}: want a tar, gzip or zstd layer, got {layer.media_type[:100]!r}")
-    with source.fetch(layer) as stored, plain_tar(stored) as plain:
-        hashing = Hashing(plain, most_bytes(layer.size), name)
-        try:
-            unpack_tar(hashing, directory, source=name)
-            while hashing.read(BLOCK_SIZE):
-                pass
-        except DAMAGES as error:
-            raise BadLayer(f"{name}: {error}") from error
-    if hashing.digest() != diff_id:
-        raise BadLayer(f"{name}: want diff_id {diff_id}, got {hashing.digest()}")
+    check_media_type(layer, name)
+    with (
+        source.fetch(layer) as stored,
+        plain_tar(stored) as plain,
+        proved(plain, layer, diff_id, name) as tar,
+    ):
+        unpack_tar(tar, directory, source=name)
 
 
 @contextmanager

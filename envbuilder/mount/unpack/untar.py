@@ -18,10 +18,10 @@ from typing import BinaryIO, cast
 
 from envbuilder.digest import BLOCK_SIZE, Readable
 from envbuilder.layer.foreign_tar import MAX_ENTRIES, BadLayer, BoundedMember
+from envbuilder.layer.tree import OPAQUE, WHITEOUT
 from envbuilder.mount.unpack.inroot import make_directory, open_directory
 from envbuilder.paths import entry_path
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _XATTR = "SCHILY.xattr."
 #: Folders in each other; Python's own rmtree and our walk take a frame for each (its limit is 1000).
 _MAX_DEPTH = 200
@@ -85,13 +85,13 @@ def _apply(root: int, path: str, info: tarfile.TarInfo, tar: tarfile.TarFile, ow
     above, _, name = path.rpartition("/")
     parent = make_directory(root, above)
     try:
-        if name == _OPAQUE:
+        if name == OPAQUE:
             for child in os.listdir(f"/proc/self/fd/{parent}"):  # noqa: PTH208 - a descriptor
                 if f"{above}/{child}".lstrip("/") not in own:
                     _remove(parent, child)
             return
-        if name.startswith(_WHITEOUT):
-            hidden = name.removeprefix(_WHITEOUT)
+        if name.startswith(WHITEOUT):
+            hidden = name.removeprefix(WHITEOUT)
             if hidden in ("", ".", ".."):
                 raise OSError(errno.EINVAL, "a whiteout of nothing")
             if f"{above}/{hidden}".lstrip("/") not in own:

@@ -12,13 +12,14 @@ import pytest
 import zstandard
 
 from envbuilder.custom.flavours.chunked import write_chunked
-from envbuilder.custom.flavours.convert import WrongLayer, convert
+from envbuilder.custom.flavours.convert import convert
 from envbuilder.custom.flavours.crc64 import crc64
 from envbuilder.custom.flavours.entries import NoFlavour
 from envbuilder.custom.flavours.stargz import write_stargz
 from envbuilder.digest import Digest
 from envbuilder.image.inspect import open_image
 from envbuilder.image.plain import plain_tar
+from envbuilder.layer.foreign_tar import BadLayer
 from envbuilder.layer.tree import directory, file, symlink
 from envbuilder.mount.foreign.toc import read_table
 from envbuilder.oci import media_types
@@ -239,5 +240,14 @@ def test_a_layer_that_is_not_its_diff_id_s_tar_is_refused(tmp_path):
     object.__setattr__(layer, "tar", TAR + bytes(512))
     image = open_image(layout, push_foreign(layout, [layer]), Platform("x86_64"))
 
-    with pytest.raises(WrongLayer, match="want diff_id"):
+    with pytest.raises(BadLayer, match="want diff_id"):
+        convert(image, layout, LayoutTarget(tmp_path / "to", create=True), "estargz", jobs=1, progress=lambda _s: None)
+
+
+def test_a_layer_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    layout = LayoutTarget(tmp_path / "from", create=True)
+    image = open_image(layout, push_foreign(layout, [gzip_layer(TAR)]), Platform("x86_64"))
+    monkeypatch.setattr("envbuilder.image.plain.most_bytes", lambda _stored: 1000)
+
+    with pytest.raises(BadLayer, match="unpacks to more than 1000 bytes"):
         convert(image, layout, LayoutTarget(tmp_path / "to", create=True), "estargz", jobs=1, progress=lambda _s: None)
