@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class StateUnusable(HostError):
     """The state directory cannot be written."""
 
-    hint = "Name another state directory, or run as root."
+    hint = "Name a state directory (ENVBUILDER_STATE) that has room and that you may write to, or run as root."
 
 
 class MountFolder(NamedTuple):
