@@ -22,7 +22,7 @@ from envbuilder.registry.head import WholeHead
 from envbuilder.registry.proxies import proxy_for
 from envbuilder.registry.redact import redact_url
 from envbuilder.registry.settings import HostCertificates, HttpSettings
-from envbuilder.registry.spans import send_by_hand, send_by_system
+from envbuilder.registry.spans import Senders, send_by_hand, send_plain
 from envbuilder.store.target import Span
 
 _log = logging.getLogger("envbuilder.registry")
@@ -60,7 +60,7 @@ def make_pool(settings: HttpSettings, origin: Origin, nearest: Kind | None, met:
         if nearest is not None and (is_loopback_name(origin.host) or _is_address(origin.host)):
             allowed_addresses(origin.host, origin.port, nearest)
         return _proxied(proxy, origin, context, settings.idle_timeout_s, options)
-    options |= {"nearest": nearest, "idle_timeout_s": settings.idle_timeout_s, "met": met}
+    options |= {"nearest": nearest, "idle_timeout_s": settings.idle_timeout_s, "met": met, "senders": Senders()}
     if context is None:
         return _PlainPool(origin.host, origin.port, **options)
     return _TlsPool(origin.host, origin.port, ssl_context=context, **options)
@@ -83,7 +83,7 @@ def _proxied(
         ) from error
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
     pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
-    pool.conn_kw["idle_timeout_s"] = idle_timeout_s
+    pool.conn_kw |= {"idle_timeout_s": idle_timeout_s, "senders": Senders()}
     return cast("AnyPool", pool)
 
 
@@ -142,10 +142,12 @@ class _Guarded:
         nearest: Kind | None = None,
         idle_timeout_s: float = 60.0,
         met: Callable[[str], None] | None = None,
+        senders: Senders | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._nearest, self._idle_timeout_s, self._met = nearest, idle_timeout_s, met
+        self._senders = senders or Senders()
 
     def _new_conn(self: Any) -> socket.socket:
         if self._nearest is None:
@@ -176,7 +178,7 @@ class _PlainConnection(_Guarded, HTTPConnection):
 
     def send(self, data: Any) -> None:
         if isinstance(data, Span):
-            send_by_system(self.sock, data)
+            send_plain(self.sock, data, self._senders)
         else:
             super().send(data)
 

@@ -9,7 +9,7 @@ import pytest
 from envbuilder.digest import DigestMismatch, describe
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest
-from envbuilder.registry.spans import UnreadableBody, send_by_hand, send_by_system
+from envbuilder.registry.spans import Senders, UnreadableBody, send_by_hand, send_by_system, send_plain
 from envbuilder.registry.upload import UploadSettings
 from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
@@ -189,3 +189,40 @@ def test_a_line_that_was_cut_is_an_error_of_the_line(line, file, send):
 
     with pytest.raises(BrokenPipeError):
         send(line[0], Span(file=file, offset=0, size=10))
+
+
+class Reads:
+    """A connection that notes how it was used."""
+
+    def __init__(self, connection):
+        self.connection, self.ways = connection, []
+
+    def sendall(self, data):
+        self.ways.append("read")
+        self.connection.sendall(data)
+
+    def sendfile(self, *span):
+        self.ways.append("unread")
+        return self.connection.sendfile(*span)
+
+
+def test_a_lone_sender_reads_what_it_sends_and_others_beside_it_do_not(line, file):
+    connection, senders = Reads(line[0]), Senders()
+
+    send_plain(connection, Span(file=file, offset=0, size=4), senders)
+    with senders.another():
+        send_plain(connection, Span(file=file, offset=4, size=4), senders)
+    send_plain(connection, Span(file=file, offset=8, size=2), senders)
+
+    assert connection.ways == ["read", "unread", "read"]
+    assert line[1].recv(100) == b"0123456789"
+
+
+def test_a_sender_that_failed_counts_no_longer(line, file):
+    connection, senders = Reads(line[0]), Senders()
+
+    with pytest.raises(UnreadableBody):
+        send_plain(connection, Span(file=file, offset=0, size=11), senders)
+    send_plain(connection, Span(file=file, offset=0, size=4), senders)
+
+    assert connection.ways == ["read", "read"]
