@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from envbuilder.cli.app import App
@@ -15,6 +16,7 @@ from envbuilder.image.base import read_base
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.plan import NotConfined
+from envbuilder.lock.artifact_archive import ArchivedArtifacts
 from envbuilder.lock.model import BaseImage, ForeignSystem, Lock
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig
@@ -24,7 +26,8 @@ from envbuilder.oci.reference import RegistryReference
 from envbuilder.proc import Runner
 from envbuilder.spec.project import environment_folder
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.target import Target
+from envbuilder.store.mirrored import MirroredTarget
+from envbuilder.store.target import RangeTarget, Target
 
 #: What stands before a path; the path is below, or beside, the environment's folder.
 _PLACES = ("oci:", "oci-archive:", "docker-archive:")
@@ -79,13 +82,26 @@ def base_reader(app: App, name: str) -> Callable[[str, str, Platform], tuple[For
     return read
 
 
-def base_of(app: App, locks: Sequence[Lock]) -> Callable[[], Target] | None:
-    """What opens the place of the image below ``locks``; None where there is none."""
+def base_of(
+    app: App, locks: Sequence[Lock], *, archive: ArchivedArtifacts | None = None, held: bool = False
+) -> Callable[[], Target] | None:
+    """What opens the place of the image below ``locks``; None where there is none.
+
+    archive: where it is, in place of where the lock says. held: take the layers that the store has from there.
+    """
     system, name = locks[0].system, locks[0].name
     if system is None or system.base is None:
         return None
+    if archive is not None:
+        return partial(archive.base, system.base)
     image = system.image
-    return lambda: open_base(app, image, environment_folder(app.need_project(), name))[0].target
+
+    def place() -> RangeTarget:
+        return open_base(app, image, environment_folder(app.need_project(), name))[0].target
+
+    if not held:
+        return place
+    return lambda: MirroredTarget(place(), [LayoutTarget(app.store_directory, create=True)])
 
 
 def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None) -> Runner:

@@ -55,7 +55,7 @@ _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
 @click.option("--platform", default="", metavar="P", help="Platform to build for (default: this host's).")
 @click.option("--jobs", type=click.IntRange(1), default=default_jobs, help="Layers built at a time (default: cores).")
 @click.option(
-    "--from-archive", "archive", metavar="REF", default="", help="Take artefacts from there alone: no index is asked."
+    "--from-archive", "archive", metavar="REF", default="", help="Take artefacts, and the base, from there alone."
 )
 @click.option(
     "--flavour",
@@ -94,7 +94,7 @@ def command(
         return _plan(chains, store)
     source = _artifacts(app, archive)
     sent_to = "" if flavour else destination
-    values = [_build(app, locks, store, source, sent_to, jobs, record=record) for locks in chains]
+    values = [_build(app, locks, store, source, sent_to, jobs, record=record, archive=archive) for locks in chains]
     if flavour:
         for locks, value in zip(chains, values, strict=True):
             value["flavour"] = _flavour(app, locks[-1], store, flavour, destination, jobs)
@@ -142,10 +142,11 @@ def _build(
     jobs: int,
     *,
     record: bool,
+    archive: str,
 ) -> dict[str, Any]:
     started = time.monotonic()
     lock, project = locks[-1], app.need_project()
-    near = [lock.system.image] if lock.system and lock.system.base else []
+    near = [lock.system.image, *filter(None, [archive])] if lock.system and lock.system.base else []
     target, tag = open_destination(app, destination, near=near) if destination else (None, "")
     here, plans = store_tag(lock.name, lock.version), plan(locks)
     key = image_key(lock, plans)
@@ -248,6 +249,7 @@ def _make(
 ) -> tuple[Known, list[dict[str, Any]], int]:
     """Build what is missing, and send each layer as soon as it is there: the image, a row a layer, bytes sent."""
     lock, project = locks[-1], app.need_project()
+    base = base_of(app, locks, archive=source if isinstance(source, ArchivedArtifacts) else None)
     rows: list[dict[str, Any]] = []
     needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
     absent = sum(artifact.size for artifact in needed.values() if not source.has(artifact))
@@ -279,8 +281,8 @@ def _make(
             finished=finished,
             helper=compiling_packages(project, lock, host_platform_of()),
             agreed={layer.key for layer in expected.layers} if expected else frozenset(),
-            base=base_of(app, locks),
-            confined=partial(confined, app, locks, base_of(app, locks)),
+            base=base,
+            confined=partial(confined, app, locks, base),
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent

@@ -1,6 +1,8 @@
 """The verbs over a small base of others: in a layout beside the declaration, in an archive, in a registry."""
 
 import json
+import random
+import shutil
 
 import pytest
 
@@ -9,7 +11,7 @@ from envbuilder.image.inspect import open_image
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.bases import push_base, system
-from envbuilder.testing.foreign import member
+from envbuilder.testing.foreign import foreign_tar, gzip_layer, member
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +84,49 @@ def test_a_base_that_is_not_there_or_none_is_told(fresh, declare):
     told = fresh("lock", "over", "--platform", "linux/x86_64", status=2).stderr
 
     assert "want Python 3.12 on PATH, got none" in told
+
+
+X86 = ("--platform", "linux/x86_64")
+
+
+def test_a_base_that_is_gone_is_taken_from_the_archive_and_gives_the_same_image(fresh, declare):
+    folder = declare("oci:base:one")
+    push_base(LayoutTarget(folder / "base", create=True), [system(), [member("etc/x", b"x")]], tag="one")
+    fresh("lock", "over", *X86)
+    (built,) = fresh.json("build", "over", *X86)
+    old, kept = (f"oci:{fresh.project / name}:1" for name in ("old", "kept"))
+    planned = fresh.json("archive", "over", kept, *X86, "--dry-run")
+    made_nothing = not (fresh.project / "kept").exists()
+    first = fresh.json("archive", "over", kept, *X86)
+    shutil.rmtree(folder / "base")
+    again = fresh.json("archive", "over", kept, *X86)
+    fresh("copy", kept, old)
+    shutil.rmtree(fresh.store)
+
+    assert made_nothing
+    assert planned["moved_bytes"] == first["moved_bytes"] == planned["base"]["missing_bytes"] > 0
+    assert (planned["digest"], planned["base"]["missing"], again["moved_bytes"]) == (first["digest"], 3, 0)
+    assert "base" in fresh("build", "over", *X86, status=2).stderr
+    cache = str(fresh.project.parent / "cache")
+    (rebuilt,) = fresh.json("build", "over", *X86, "--from-archive", old, ENVBUILDER_CACHE=cache)
+    assert rebuilt["digest"] == built["digest"]
+
+
+def test_an_archive_in_the_registry_of_the_base_is_sent_no_layer_of_it(fresh, declare, registry):
+    large = gzip_layer(foreign_tar([member("usr/share/noise", random.Random(4).randbytes(1 << 20))]))
+    base = f"{registry.host}/bases/archived:1"
+    local = LayoutTarget(fresh.project / "local", create=True)
+    push_base(local, [system(), large], tag="one")
+    fresh("push", f"oci:{local.directory}:one", base)
+    declare(base)
+    fresh("lock", "over", *X86)
+    kept = f"{registry.host}/kept/over:1"
+    planned = fresh.json("archive", "over", kept, *X86, "--dry-run")
+    done = fresh.json("archive", "over", kept, *X86)
+
+    assert planned["moved_bytes"] > 1 << 20
+    assert done["moved_bytes"] < 10_000
+    shutil.rmtree(fresh.store)
+    fresh("build", "over", *X86, "--from-archive", kept)
+    assert fresh.json("archive", "over", kept, *X86)["moved_bytes"] == 0
+    assert "want an image for linux/x86_64" in fresh("inspect", kept, *X86, status=2).stderr  # it starts no base
