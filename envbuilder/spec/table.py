@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from envbuilder.spec.words import our_word
+
 _T = TypeVar("_T")
 
 
@@ -63,8 +65,10 @@ class Table:
     def finish(self) -> None:
         """Note every key that nobody took."""
         for key in self.values:
-            close = get_close_matches(key.replace("_", "-"), self.known, n=1)
-            self.note(self.at(key), "unknown key" + (f"; did you mean {close[0]!r}?" if close else ""))
+            said = our_word(self.path, key)
+            if not said and (close := get_close_matches(key.replace("_", "-"), self.known, n=1)):
+                said = f"did you mean {close[0]!r}?"
+            self.note(self.at(key), f"unknown key; {said}" if said else "unknown key")
 
 
 _KINDS: Mapping[type, str] = {str: "a string", list: "an array", dict: "a table", bool: "true or false"}
