@@ -29,6 +29,7 @@ class RemovalPlan:
     """A layer of whiteouts for ``removed``; what ``kept`` packages and ``files`` have at the same paths stays.
 
     What the parent computed is no package's: the child's computed layer hides what it does not make again.
+    uncompiled: digests of those whose modules were not compiled, as the lock of their layer says, sorted.
     """
 
     id: str
@@ -36,6 +37,7 @@ class RemovalPlan:
     kept: tuple[Artifact, ...]
     files: tuple[LockedFile, ...]
     python: Interpreter
+    uncompiled: tuple[Digest, ...] = ()
 
     @property
     def key(self) -> Digest:
@@ -47,6 +49,8 @@ class RemovalPlan:
                     "kept": [str(artifact.digest) for artifact in self.kept],
                     "files": [rule.path for rule in self.files],
                     "python": self.python.tag,
+                    # Absent when empty, so that the layers of other environments keep their keys.
+                    **({"uncompiled": [*map(str, self.uncompiled)]} if self.uncompiled else {}),
                 }
             )
         )
@@ -64,12 +68,15 @@ class RemovalPlan:
 
     def _paths(self, artifact: Artifact, artifacts: ArtifactSource) -> Iterable[str]:
         """Every path that ``artifact`` has in its layer, compiled modules included; directories of Debian packages."""
+        compiled = artifact.digest not in self.uncompiled
         if isinstance(artifact, Wheel):
-            return wheel_claims(artifacts.file(artifact), artifact, python=self.python)
+            return wheel_claims(artifacts.file(artifact), artifact, python=self.python, compiled=compiled)
         entries = list(deb_entries(artifacts.file(artifact), artifact))
+        if not compiled:
+            return [entry.path for entry in entries]
         tag = Prefix(root=PREFIX, python=self.python).cache_tag
-        compiled = [compiled_path(entry.path, tag) for entry in debian_modules(entries)]
-        return [*(entry.path for entry in entries), *compiled]
+        modules = [compiled_path(entry.path, tag) for entry in debian_modules(entries)]
+        return [*(entry.path for entry in entries), *modules]
 
 
 def removal_plan(layer: str, lock: Lock, parents: Sequence[Lock]) -> RemovalPlan:
@@ -82,12 +89,16 @@ def removal_plan(layer: str, lock: Lock, parents: Sequence[Lock]) -> RemovalPlan
     # Wheels and Debian packages share no directory: /opt/env is the wheels' alone.
     kinds = {type(artifact) for artifact in removed}
     kept = tuple(artifact for artifact in there if artifact.digest in now and type(artifact) in kinds)
+    compiles = {each.name: each.bytecode for each in parents}
     return RemovalPlan(
         id=layer,
         removed=removed,
         kept=kept,
         files=tuple(rule for each in parents for rule in each.files),
         python=parent.python,
+        uncompiled=tuple(
+            sorted(each.digest for each in (*removed, *kept) if not compiles[each.layer.partition("/")[0]])
+        ),
     )
 
 
