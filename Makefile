@@ -1,5 +1,8 @@
 # Two commands do all the set-up on a fresh Debian 12 or 13 machine: make demo, make test.
-PYTHON ?= python3
+# The distribution's own, where it is new enough: it is built with profiles (PGO), and a command starts in 0.8 of the time
+# that one of pyenv takes.
+PYTHON ?= $(shell for python in /usr/bin/python3 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done || echo python3)
 ENV ?= hello
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,14 +24,16 @@ help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: $(wildcard requirements/dev-*.txt) pyproject.toml
-	@tools/install-system-packages setup
+	@PYTHON=$(PYTHON) tools/install-system-packages setup
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the pinned Python tools into $(VENV): about a minute"
 	$(BIN)/pip install --quiet --require-hashes -r $(REQUIREMENTS)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Compiled as pip compiles what it copies: an editable install is not, and under PYTHONDONTWRITEBYTECODE each start would.
 setup: $(VENV)/.ready ## make .venv with the pinned tools and the envbuilder command
+	@$(BIN)/python -m compileall -q envbuilder
 
 check: setup ## ruff format --check, ruff check, mypy --strict, architecture test
 	$(BIN)/ruff format --check .

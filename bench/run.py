@@ -7,6 +7,7 @@ What it says about coldness is strict only with --exclusive, which drops the pag
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import sys
 import time
@@ -47,6 +48,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.scenario) - set(SCENARIOS):
         parser.error(f"no scenario {', '.join(sorted(unknown))}: want {', '.join(SCENARIOS)}")
+    # As an installed package is: else every start of ours compiles it where PYTHONDONTWRITEBYTECODE is set.
+    compileall.compile_dir(PROJECT / "envbuilder", quiet=1)
     status = 0
     for name in arguments.scenario or SCENARIOS:
         status = max(status, _one(name, arguments))

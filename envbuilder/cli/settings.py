@@ -6,7 +6,6 @@ Later ones win; ``doctor`` prints which one did. Keys are flat, ``section.name``
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +160,8 @@ def _file(file: Path) -> dict[str, str]:
     problems: list[str] = []
     for key, value in _flatten(document):
         if not _known(key):
+            import difflib  # noqa: PLC0415  only for a mistake
+
             near = difflib.get_close_matches(key, KEYS, 1)
             problems.append(f"{key}: unknown setting" + (f"; did you mean {near[0]}?" if near else ""))
         elif isinstance(value, list) and all(isinstance(item, str) for item in value):

@@ -25,7 +25,6 @@ from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import DaemonReference, EnvironmentName, RegistryReference, parse_reference
 from envbuilder.spec.project import lineage
 from envbuilder.store.copy import CopyPlan, copy, copy_plan
-from envbuilder.store.copy_referrers import copy_referrers
 from envbuilder.store.files import PendingFile
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import referrers
@@ -94,6 +93,7 @@ def transfer(app: App, asked: Transfer) -> Result:
             report = copy(source.target, source.what, target, tag=tag, plan=plan, progress=progress, finish=False)
             if asked.referrers:
                 from envbuilder.registry.beside import copy_beside  # noqa: PLC0415  brings cryptography along
+                from envbuilder.store.copy_referrers import copy_referrers  # noqa: PLC0415  seldom needed
 
                 more = copy_referrers(source.target, source.what, target, progress=progress)
                 beside, beside_bytes = copy_beside(source.target, source.what, target, progress=progress)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import importlib
 import sys
-import traceback
 from typing import Any
 
 import click
@@ -75,8 +73,11 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and (near := difflib.get_close_matches(args[0], VERBS)):
-            ctx.fail(f"No such command {args[0]!r}. (Did you mean one of: {', '.join(map(repr, near))}?)")
+        if args and args[0] not in VERBS:
+            import difflib  # noqa: PLC0415  only for a mistake
+
+            if near := difflib.get_close_matches(args[0], VERBS):
+                ctx.fail(f"No such command {args[0]!r}. (Did you mean one of: {', '.join(map(repr, near))}?)")
         return super().resolve_command(ctx, args)
 
     def format_commands(
@@ -124,6 +125,8 @@ def call() -> int:
 
 def _explain(error: EnvbuilderError, *, debug: bool) -> int:
     if debug:
+        import traceback  # noqa: PLC0415  only for a mistake
+
         traceback.print_exc()
     click.echo(f"error: {error}", err=True)
     if error.hint:

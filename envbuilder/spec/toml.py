@@ -10,11 +10,6 @@ from typing import Any
 
 from envbuilder.errors import SpecError, SpecErrors
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     """The document in ``text``.
@@ -22,6 +17,11 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     Raises:
         SpecErrors: not TOML.
     """
+    # A command of a machine without any such file is over sooner than this is imported.
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415  see above
+    else:
+        import tomli as tomllib  # noqa: PLC0415  see above
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
