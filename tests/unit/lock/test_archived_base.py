@@ -19,9 +19,11 @@ from envbuilder.lock.model import BaseImage, BaseLayer, ForeignSystem
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index, parse_document
 from envbuilder.store.copy import copy
+from envbuilder.store.files import StorageFailed
 from envbuilder.store.gc import KeepRules, collect, plan_gc
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.memory import MemoryTarget
+from envbuilder.store.target import NotFound
 from envbuilder.testing.bases import push_base, system
 from envbuilder.testing.foreign import foreign_tar, gzip_layer, member
 from envbuilder.testing.locks import SMALL
@@ -181,6 +183,30 @@ def test_a_base_that_is_not_what_its_digest_says_is_not_archived(lock):
         archived(target, lock, lying)
 
     assert not target.has(lying.lookup("base"))
+
+
+def test_an_archive_that_fails_on_its_way_has_no_name_and_goes_on_where_it_was(place, lock):
+    document = read(place, place.lookup("base"))
+
+    class Full(MemoryTarget):
+        full = True
+
+        def push(self, what, content):
+            if self.full and what.digest == document.layers[1].digest:
+                raise StorageFailed("no space left")
+            super().push(what, content)
+
+    target = Full()
+    with pytest.raises(StorageFailed, match="destination"):
+        archived(target, lock, place)
+    with pytest.raises(NotFound):
+        target.lookup("kept")
+    assert not target.has(place.lookup("base"))
+    target.full = False
+
+    assert document.layers[1] in plan_archive(target, [lock], lambda: place).base.plan.blobs
+    archived(target, lock, place)
+    assert plan_archive(target, [lock], never).size == 0
 
 
 def test_an_index_of_two_archives_or_of_none_is_no_archive(place, lock):
