@@ -15,10 +15,12 @@ gave 0 differences in any order too, for 1.7 times the CPU time.
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import stat
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,6 +35,8 @@ from envbuilder.layer.tree import Entry, file
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
 _BATCH_FILES, _BATCH_SIZE = 256, 8 << 20
+#: Batches that are read before the first is compiled and taken away: all of the largest wheels, 96 MiB at most.
+_AHEAD = 12
 #: Processes that one layer gets by default: enough for the largest wheel when it is built alone.
 _MAX_JOBS = 4
 #: Bytes of source above which a module is left to be compiled at run time; the largest of our locks has 3 MB.
@@ -116,14 +120,19 @@ class ImageCompiler:
         Raises:
             ForeignInterpreter: it cannot run here. CompilerDied: it crashed, at the file that is named.
         """
-        with ThreadPoolExecutor(self.jobs, "compile") as pool:
-            running: deque[Future[list[bytes | None]]] = deque()
+        pool = ThreadPoolExecutor(self.jobs, "compile")
+        waiting = _LargestFirst(self._batch)
+        begun: deque[Future[list[bytes | None]]] = deque()
+        try:
             for batch in _batches(sources):
-                running.append(pool.submit(self._batch, batch))
-                if len(running) > self.jobs:
-                    yield from running.popleft().result()
-            while running:
-                yield from running.popleft().result()
+                begun.append(waiting.add(batch))
+                pool.submit(waiting.work)
+                if len(begun) >= _AHEAD:
+                    yield from begun.popleft().result()
+            while begun:
+                yield from begun.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def probe(self) -> None:
         """Check that the interpreter runs here and is of the version that it should be.
@@ -158,6 +167,37 @@ class ImageCompiler:
                 f"{argv[0]}: exit status {done.status} while it compiled {name}" + (f"\n{stderr}" if stderr else "")
             )
         return answers
+
+
+class _LargestFirst:
+    """Batches that wait for a process; the largest goes first, so that none is left to run alone at the end.
+
+    Threading: ``add`` in one thread, ``work`` in any, once for each batch.
+    """
+
+    def __init__(self, compiled: Callable[[Sequence[tuple[str, bytes]]], list[bytes | None]]) -> None:
+        self._compiled = compiled
+        self._lock = threading.Lock()
+        self._added = 0
+        self._waiting: list[tuple[int, int, Sequence[tuple[str, bytes]], Future[list[bytes | None]]]] = []
+
+    def add(self, batch: Sequence[tuple[str, bytes]]) -> Future[list[bytes | None]]:
+        """What will become of ``batch``."""
+        answer: Future[list[bytes | None]] = Future()
+        size = sum(len(source) for _, source in batch)
+        with self._lock:
+            self._added += 1
+            heapq.heappush(self._waiting, (-size, self._added, batch, answer))
+        return answer
+
+    def work(self) -> None:
+        """Compile one of those that wait."""
+        with self._lock:
+            _, _, batch, answer = heapq.heappop(self._waiting)
+        try:
+            answer.set_result(self._compiled(batch))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it
+            answer.set_exception(error)
 
 
 @cache

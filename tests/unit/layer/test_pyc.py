@@ -1,8 +1,11 @@
 import importlib.util
 import marshal
 import random
+import re
 import stat
 import sys
+import threading
+import time
 
 import pytest
 
@@ -64,8 +67,9 @@ def test_answers_come_in_order_over_many_batches_and_processes(monkeypatch):
     assert one == two
 
 
-def test_no_more_batches_are_read_than_processes_can_take(monkeypatch):
+def test_no_more_batches_are_read_ahead_than_memory_is_meant_for(monkeypatch):
     monkeypatch.setattr(pyc, "_BATCH_FILES", 1)
+    monkeypatch.setattr(pyc, "_AHEAD", 3)
     taken = []
 
     def sources():
@@ -77,6 +81,53 @@ def test_no_more_batches_are_read_than_processes_can_take(monkeypatch):
     next(answers)
 
     assert len(taken) <= 3
+
+
+class Compiles:
+    """A runner that notes the file names of each batch, and waits with its first answer until it may go on."""
+
+    def __init__(self, *, failing=""):
+        self.batches, self.failing, self.may_go_on = [], failing, threading.Event()
+
+    def __call__(self, argv, *, stdin, **_options):
+        names = re.findall(rb"/[a-z]+[.]py", stdin)
+        self.batches.append([name.decode() for name in names])
+        assert len(self.batches) > 1 or self.may_go_on.wait(10)
+        if self.failing:
+            if self.failing.encode() in stdin:
+                return proc.Completed(1, b"", b"no")
+            time.sleep(0.03)
+        return proc.Completed(0, b"\1\0\0\0x" * len(names), b"")
+
+
+def batches_of(monkeypatch, runner, sizes):
+    """Compile a batch of each of ``sizes``; all are read before the first has been compiled."""
+    monkeypatch.setattr(pyc, "_BATCH_FILES", 1)
+
+    def sources():
+        for name, size in sizes.items():
+            yield f"/{name}.py", b"#" * size
+        runner.may_go_on.set()
+
+    return list(ImageCompiler(interpreter=HERE, jobs=1, runner=runner).compile(sources()))
+
+
+def test_the_largest_batches_that_wait_are_compiled_first_and_answers_stay_in_order(monkeypatch):
+    runner = Compiles()
+
+    answers = batches_of(monkeypatch, runner, {"a": 1, "b": 2, "c": 9, "d": 2, "e": 5})
+
+    assert runner.batches == [["/a.py"], ["/c.py"], ["/e.py"], ["/b.py"], ["/d.py"]]
+    assert answers == [b"x"] * 5
+
+
+def test_nothing_more_is_compiled_after_a_batch_that_failed(monkeypatch):
+    runner = Compiles(failing="/a.py")
+
+    with pytest.raises(CompilerDied, match=r"while it compiled /a.py\nno"):
+        batches_of(monkeypatch, runner, dict.fromkeys("abcdefgh", 1))
+
+    assert len(runner.batches) < 8
 
 
 def test_a_batch_ends_at_its_number_of_files_or_bytes():
