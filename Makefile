@@ -1,8 +1,9 @@
 # Two commands do all the set-up on a fresh Debian 12 or 13 machine: make demo, make test.
-# The distribution's own, where it is new enough: it is built with profiles (PGO), and a command starts in 0.8 of the time
-# that one of pyenv takes.
+# The distribution's own, where it is new enough and can make a .venv: it is built with profiles (PGO), and a command starts
+# in 0.8 of the time that one of pyenv takes.
 PYTHON ?= $(shell for python in /usr/bin/python3 python3; do \
-	$$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; done || echo python3)
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$python && break; \
+	done || echo python3)
 ENV ?= hello
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,9 @@ ENVS ?=
 EXCLUSIVE ?=
 FUZZ_SECONDS ?= 60
 CYCLES ?= 1000
-PYTHON_VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# That of the .venv that is there, if it works: it is kept, whatever PYTHON is by now.
+PYTHON_VERSION = $(shell python=$(PYTHON); $(BIN)/python -c 'import pip' 2>/dev/null && python=$(BIN)/python; \
+	$$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # A Python newer than any we locked for takes the newest lock.
 REQUIREMENTS = $(or $(wildcard requirements/dev-$(PYTHON_VERSION).txt),$(lastword $(sort $(wildcard requirements/dev-*.txt))))
 
@@ -25,15 +28,16 @@ help: ## list targets
 
 $(VENV)/.ready: $(wildcard requirements/dev-*.txt) pyproject.toml
 	@PYTHON=$(PYTHON) tools/install-system-packages setup
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) $(VENV)
 	@echo "installing the pinned Python tools into $(VENV): about a minute"
 	$(BIN)/pip install --quiet --require-hashes -r $(REQUIREMENTS)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Compiled as pip compiles what it copies: an editable install is not, and under PYTHONDONTWRITEBYTECODE each start would.
+# Who may only read this folder does without.
 setup: $(VENV)/.ready ## make .venv with the pinned tools and the envbuilder command
-	@$(BIN)/python -m compileall -q envbuilder
+	@$(BIN)/python -m compileall -qq envbuilder || :
 
 check: setup ## ruff format --check, ruff check, mypy --strict, architecture test
 	$(BIN)/ruff format --check .
