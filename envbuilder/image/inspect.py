@@ -26,10 +26,11 @@ from envbuilder.store.whole import fetch_whole
 MAX_CONFIG_SIZE = 8 << 20
 #: Bytes of EROFS metadata, stored and as mounted: some 4 million inodes. The kernel parses it as root.
 MAX_METADATA_SIZE = 256 << 20
+_FROM_ARCHIVE = "Make an image of it: envbuilder build ENV --from-archive REF."
 
 
 class NoSuchPlatform(SpecError):
-    """An index has no image for the platform that was asked for."""
+    """What was named is, or has, no image for the platform that was asked for."""
 
 
 class BrokenImage(IntegrityError):
@@ -78,9 +79,11 @@ def open_image(
 
     Raises:
         NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not an image.
-        NoSuchPlatform: an index without this platform. BrokenImage: see there.
+        NoSuchPlatform: an index without this platform, or an artefact. BrokenImage: see there.
     """
     document = _document(target, what)
+    if isinstance(document, Manifest) and document.config.media_type == media_types.OCI_EMPTY:
+        raise _no_image(target, what, document, platform)
     plain, erofs = (what, None) if isinstance(document, Manifest) else _choose(target, what, document, platform)
     if chosen is not None:
         chosen(plain)
@@ -161,9 +164,18 @@ def _choose(target: Target, what: Descriptor, index: Index, platform: Platform) 
     plain = [child for child in matching if not _features(child)]
     erofs = [child for child in matching if _features(child) == [media_types.EROFS_OS_FEATURE]]
     if not plain:
-        there = ", ".join(sorted({_name(child) for child in index.manifests})) or "nothing"
-        raise NoSuchPlatform(f"{target.name}: {what.digest}: want an image for {platform}, got {there}")
+        raise _no_image(target, what, index, platform)
     return plain[0], erofs[0] if erofs else None
+
+
+def _no_image(target: Target, what: Descriptor, document: Manifest | Index, platform: Platform) -> NoSuchPlatform:
+    wanted = f"{target.name}: {what.digest}: want an image for {platform}, got"
+    if document.artifact_type == media_types.ARTIFACTS:
+        return NoSuchPlatform(f"{wanted} an archive of the artefacts of a lock", hint=_FROM_ARCHIVE)
+    if isinstance(document, Manifest):
+        return NoSuchPlatform(f"{wanted} an artefact of type {document.artifact_type[:100]!r}")
+    there = ", ".join(sorted({_name(child) for child in document.manifests})) or "nothing"
+    return NoSuchPlatform(f"{wanted} {there}")
 
 
 def _features(child: Descriptor) -> list[str]:

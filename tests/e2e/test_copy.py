@@ -1,12 +1,19 @@
 """``envbuilder copy`` between a registry, layouts and archives, as a user types it."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
+
+from envbuilder.digest import describe
+from envbuilder.oci import media_types
+from envbuilder.oci.manifest import Manifest
+from envbuilder.store.layout import LayoutTarget
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +76,21 @@ def test_one_platform_and_a_docker_archive(envbuilder, registry, layout, tmp_pat
 
     assert one != whole
     assert back["copied"] > 1
+
+
+@pytest.mark.parametrize("config", ["application/vnd.oci.empty.v1+json", "application/vnd.cncf.helm.config.v1+json"])
+def test_what_is_no_image_is_copied_as_it_is(envbuilder, tmp_path, config):
+    layout = LayoutTarget(tmp_path / "from", create=True)
+    document = Manifest(config=describe(b"{}", config), layers=(), artifact_type="text/x").dump()
+    what = describe(document, media_types.OCI_MANIFEST)
+    for blob, data in ((describe(b"{}", config), b"{}"), (what, document)):
+        layout.push(blob, partial(io.BytesIO, data))
+    layout.tag(what, "1")
+
+    copied = envbuilder("copy", f"oci:{layout.directory}:1", f"oci:{tmp_path}/to:1").stdout.strip()
+
+    assert copied == str(what.digest)
+    assert LayoutTarget(tmp_path / "to").lookup("1").digest == what.digest
 
 
 def test_a_setting_asks_for_chunks(envbuilder, registry, layout):

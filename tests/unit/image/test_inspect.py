@@ -74,6 +74,28 @@ def test_another_platform_is_refused_with_what_is_there(target, image, ask):
         open_image(target, what, Platform("aarch64"))
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_an_archive_of_artefacts_is_no_image_and_how_to_build_from_it_is_said(target, image, over):
+    document = Manifest(config=describe(b"{}", media_types.OCI_EMPTY), layers=(), artifact_type=media_types.ARTIFACTS)
+    what = push(target, document.dump(), media_types.OCI_MANIFEST)
+    if over:
+        base = replace(image.manifest, platform=None)
+        index = Index(manifests=(what, base), artifact_type=media_types.ARTIFACTS)
+        what = push(target, index.dump(), media_types.OCI_INDEX)
+
+    with pytest.raises(NoSuchPlatform, match="want an image for linux/x86_64, got an archive of the artef") as caught:
+        open_image(target, what, X86)
+
+    assert "build ENV --from-archive" in caught.value.hint
+
+
+def test_an_artefact_of_another_kind_is_no_image_and_its_type_is_said(target):
+    document = Manifest(config=describe(b"{}", media_types.OCI_EMPTY), layers=(), artifact_type="text/x\n" + "y" * 999)
+
+    with pytest.raises(NoSuchPlatform, match=r"got an artefact of type 'text/x\\ny{1,99}'$"):
+        open_image(target, push(target, document.dump(), media_types.OCI_MANIFEST), X86)
+
+
 def test_an_index_inside_an_index_is_refused(target, image):
     inner = replace(image.descriptor, platform=X86.to_json())
     outer = push(target, Index(manifests=(inner,)).dump(), media_types.OCI_INDEX)
