@@ -269,7 +269,8 @@ class ArchivedArtifacts:
         if self.has(artifact):
             return path
         blob = self._archive.blobs.get(artifact.digest)
-        if blob is None:
+        # Of another size it is a lie, and how much is written to the disk before that shows is up to whoever told it.
+        if blob is None or blob.size != artifact.size:
             raise NotArchived(
                 f"{self._target.name}: {self._archive.what.digest}: no {artifact.name} {artifact.version} "
                 f"({artifact.digest}) in this archive"

@@ -91,6 +91,17 @@ def test_an_artefact_of_another_lock_is_named(tmp_path, target):
         source.file(wheel("three", "3"))
 
 
+def test_an_artefact_of_another_size_than_locked_is_not_begun_to_be_written(target, tmp_path):
+    archive = open_archive(target, push_archive(target, [LOCK], Folder(tmp_path), tag="kept"))
+    one = LOCK.wheels[0]
+    huge = replace(archive, blobs={one.digest: replace(archive.blobs[one.digest], size=1 << 60)})
+
+    with pytest.raises(NotArchived, match=one.name):
+        ArchivedArtifacts(target, huge, tmp_path / "cache").file(one)
+
+    assert not (tmp_path / "cache").exists()
+
+
 def push(target, manifest):
     data = manifest.dump()
     what = describe(data, media_types.OCI_MANIFEST)
