@@ -35,7 +35,8 @@ from envbuilder.layer.tree import Entry, file
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
 _BATCH_FILES, _BATCH_SIZE = 256, 8 << 20
-#: Batches that are read before the first is compiled and taken away: all of the largest wheels, some 96 MiB (288 of hostile ones).
+#: Batches that are read before the first is compiled and taken away: all of the largest wheels, some 96 MiB (of hostile
+#: ones, whose batches each end with a source of ``_MAX_SOURCE``, 288).
 _AHEAD = 12
 #: Processes that one layer gets by default: enough for the largest wheel when it is built alone.
 _MAX_JOBS = 4
