@@ -35,9 +35,8 @@ from envbuilder.layer.tree import Entry, file
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
 _BATCH_FILES, _BATCH_SIZE = 256, 8 << 20
-#: Batches that are read before the first is compiled and taken away: all of the largest wheels, some 96 MiB (of hostile
-#: ones, whose batches each end with a source of ``_MAX_SOURCE``, 288).
-_AHEAD = 12
+#: Bytes of sources that are read before the first batch is compiled and taken away: all of torch or transformers.
+_AHEAD = 64 << 20
 #: Processes that one layer gets by default: enough for the largest wheel when it is built alone.
 _MAX_JOBS = 4
 #: Bytes of source above which a module is left to be compiled at run time; the largest of our locks has 3 MB.
@@ -123,15 +122,20 @@ class ImageCompiler:
         """
         pool = ThreadPoolExecutor(self.jobs, "compile")
         waiting = _LargestFirst(self._batch)
-        begun: deque[Future[list[bytes | None]]] = deque()
+        begun: deque[tuple[int, Future[list[bytes | None]]]] = deque()
+        ahead = 0
         try:
             for batch in _batches(sources):
-                begun.append(waiting.add(batch))
+                size = sum(len(source) for _, source in batch)
+                begun.append((size, waiting.add(batch, size)))
                 pool.submit(waiting.work)
-                if len(begun) >= _AHEAD:
-                    yield from begun.popleft().result()
+                ahead += size
+                while ahead > _AHEAD:
+                    size, answer = begun.popleft()
+                    yield from answer.result()
+                    ahead -= size
             while begun:
-                yield from begun.popleft().result()
+                yield from begun.popleft()[1].result()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -182,10 +186,9 @@ class _LargestFirst:
         self._added = 0
         self._waiting: list[tuple[int, int, Sequence[tuple[str, bytes]], Future[list[bytes | None]]]] = []
 
-    def add(self, batch: Sequence[tuple[str, bytes]]) -> Future[list[bytes | None]]:
-        """What will become of ``batch``."""
+    def add(self, batch: Sequence[tuple[str, bytes]], size: int) -> Future[list[bytes | None]]:
+        """What will become of ``batch``, whose sources have ``size`` bytes."""
         answer: Future[list[bytes | None]] = Future()
-        size = sum(len(source) for _, source in batch)
         with self._lock:
             self._added += 1
             heapq.heappush(self._waiting, (-size, self._added, batch, answer))

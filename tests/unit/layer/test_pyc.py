@@ -69,18 +69,19 @@ def test_answers_come_in_order_over_many_batches_and_processes(monkeypatch):
 
 def test_no_more_batches_are_read_ahead_than_memory_is_meant_for(monkeypatch):
     monkeypatch.setattr(pyc, "_BATCH_FILES", 1)
-    monkeypatch.setattr(pyc, "_AHEAD", 3)
+    monkeypatch.setattr(pyc, "_AHEAD", 20)
     taken = []
 
     def sources():
         for number in range(20):
             taken.append(number)
-            yield f"/{number}.py", b""
+            yield f"/{number}.py", b"#" * 10
 
     answers = ImageCompiler(interpreter=HERE, jobs=1).compile(sources())
     next(answers)
 
-    assert len(taken) <= 3
+    assert len(taken) == 3
+    assert len(list(answers)) == 19
 
 
 class Compiles:
