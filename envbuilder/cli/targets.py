@@ -11,8 +11,8 @@ from envbuilder.cli.app import App
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
-from envbuilder.errors import IntegrityError, SpecError
-from envbuilder.image.inspect import NoSuchPlatform, open_image
+from envbuilder.errors import SpecError
+from envbuilder.image.inspect import NoSuchPlatform, open_image, plain_manifest
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
@@ -206,8 +206,5 @@ def follow(source: Source, target: Target) -> None:
         return
     from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  copies are no part of a start
 
-    try:
-        image = open_image(source.target, source.what, host_platform_of())
-    except (NoSuchPlatform, IntegrityError):
-        return  # an artefact of any kind, or an image that cannot start here, is copied as it is
-    copy_trace(source.target, image, target)
+    with contextlib.suppress(NoSuchPlatform):
+        copy_trace(source.target, plain_manifest(source.target, source.what, host_platform_of()), target)

@@ -105,6 +105,17 @@ def open_image(
     )
 
 
+def plain_manifest(target: Target, what: Descriptor, platform: Platform) -> Descriptor:
+    """The manifest of ``what`` for ``platform`` by which images are known; a manifest, of whatever kind, is its own.
+
+    Raises:
+        NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not a document.
+        NoSuchPlatform: an index without this platform.
+    """
+    document = _document(target, what)
+    return what if isinstance(document, Manifest) else _choose(target, what, document, platform)[0]
+
+
 def fetch_metadata(target: Target, lazy: LazyImage) -> bytes:
     """The EROFS image to mount, uncompressed and verified.
 

@@ -78,12 +78,20 @@ def test_one_platform_and_a_docker_archive(envbuilder, registry, layout, tmp_pat
     assert back["copied"] > 1
 
 
-@pytest.mark.parametrize("config", ["application/vnd.oci.empty.v1+json", "application/vnd.cncf.helm.config.v1+json"])
-def test_what_is_no_image_is_copied_as_it_is(envbuilder, tmp_path, config):
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (media_types.OCI_EMPTY, b"{}"),
+        ("application/vnd.cncf.helm.config.v1+json", b"{}"),
+        (media_types.OCI_CONFIG, b'{"architecture":"riscv64","os":"linux","rootfs":{"diff_ids":[],"type":"layers"}}'),
+        (media_types.OCI_CONFIG, b"no JSON"),
+    ],
+)
+def test_what_cannot_start_here_is_copied_as_it_is(envbuilder, tmp_path, kind, config):
     layout = LayoutTarget(tmp_path / "from", create=True)
-    document = Manifest(config=describe(b"{}", config), layers=(), artifact_type="text/x").dump()
+    document = Manifest(config=describe(config, kind), layers=(), artifact_type="text/x").dump()
     what = describe(document, media_types.OCI_MANIFEST)
-    for blob, data in ((describe(b"{}", config), b"{}"), (what, document)):
+    for blob, data in ((describe(config, kind), config), (what, document)):
         layout.push(blob, partial(io.BytesIO, data))
     layout.tag(what, "1")
 

@@ -6,7 +6,6 @@ Most images that are copied have none: what parses and lays out traces is not im
 from __future__ import annotations
 
 from envbuilder.digest import Descriptor
-from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.trace import InvalidTrace
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
@@ -30,19 +29,19 @@ def _made_at(what: Descriptor) -> int:
     return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0
 
 
-def copy_trace(source: Target, image: OpenImage, target: Target) -> bool:
-    """Let the newest trace of ``image``, which ``target`` has too, follow it there; False when there is none.
+def copy_trace(source: Target, subject: Descriptor, target: Target) -> bool:
+    """Let the newest trace of the manifest ``subject``, which ``target`` has too, follow it; False when there is none.
 
     Raises:
         DigestMismatch, UnavailableError, ...: as any copy.
     """
     from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
 
-    what = newest_trace(source, image.descriptor)
+    what = newest_trace(source, subject)
     if what is None:
         return False
-    read_referrer(source, what, image.descriptor)
+    read_referrer(source, what, subject)
     # As any copy: what the target remembers and no longer has is sent again.
     copy(source, plain(what), target, finish=False)
-    attach_manifest(target, image.descriptor, fetch_whole(source, what, MAX_MANIFEST_SIZE, InvalidTrace))
+    attach_manifest(target, subject, fetch_whole(source, what, MAX_MANIFEST_SIZE, InvalidTrace))
     return True

@@ -327,7 +327,7 @@ def test_a_source_that_goes_away_in_the_middle_of_a_bundle_is_waited_for(node):
 
 def test_a_trace_follows_its_image_to_another_place(node, tmp_path):
     target = LayoutTarget(tmp_path / "copy", create=True)
-    copied = copy_trace(node.source, node.image, target)
+    copied = copy_trace(node.source, node.image.descriptor, target)
 
     assert copied
     assert find_trace(target, node.image) == find_trace(node.source, node.image)
@@ -341,7 +341,7 @@ def test_a_trace_follows_to_a_registry_that_lost_what_we_remember_of_it(node, tm
         reference = RegistryReference(registry.host, "a/b")
         target = RegistryTarget(reference, client, writable=True, known=known)
         copy(node.source, node.image.descriptor, target)
-        assert copy_trace(node.source, node.image, target)
+        assert copy_trace(node.source, node.image.descriptor, target)
         (what,) = referrers(target, node.image.descriptor)
         manifest = read_referrer(target, what, node.image.descriptor)
         places = [f"manifests/{what.digest}", *(f"blobs/{layer.digest}" for layer in manifest.layers)]
@@ -351,5 +351,5 @@ def test_a_trace_follows_to_a_registry_that_lost_what_we_remember_of_it(node, tm
 
         again = RegistryTarget(reference, client, writable=True, known=known)
         assert again.has(manifest.layers[0])
-        assert copy_trace(node.source, node.image, again)
+        assert copy_trace(node.source, node.image.descriptor, again)
         assert find_trace(again, node.image) == find_trace(node.source, node.image)
