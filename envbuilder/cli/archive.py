@@ -77,7 +77,7 @@ def _push(app: App, name: str, target: Target, locks: Sequence[Lock], planned: A
                 moved += more
                 meter.advance(more)
 
-        push_archive(target, locks, artifact_cache(app, os.environ), tag=tag, sent=sent, plan=planned)
+        push_archive(target, locks, artifact_cache(app, os.environ), plan=planned, tag=tag, sent=sent)
     return moved
 
 

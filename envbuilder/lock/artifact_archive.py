@@ -122,10 +122,10 @@ def _blob(artifact: Artifact) -> Descriptor:
     return Descriptor(media_type=kind, digest=artifact.digest, size=artifact.size, annotations=notes)
 
 
-def plan_archive(target: Target, locks: Sequence[Lock], place: Callable[[], Target] | None = None) -> ArchivePlan:
+def plan_archive(target: Target, locks: Sequence[Lock], place: Callable[[], Target] | None) -> ArchivePlan:
     """What must move so that ``target`` has every artefact of ``locks``, and the image below.
 
-    place: opens where that image is; called only where a part of it is missing.
+    place: opens where that image is; called only where a part of it is missing. None: that image is left out.
 
     Raises:
         OtherBase: see archived_base.py. Whatever the targets raise.
@@ -148,19 +148,17 @@ def push_archive(
     locks: Sequence[Lock],
     artifacts: ArtifactSource,
     *,
+    plan: ArchivePlan,
     tag: str,
     sent: Callable[[int], None] = lambda _size: None,
-    plan: ArchivePlan | None = None,
 ) -> Descriptor:
-    """Store the artefacts of ``locks`` in ``target`` under ``tag``: only what is missing is fetched and sent.
+    """Store in ``target``, under ``tag``, what was planned of ``locks``: only what is missing is fetched and sent.
 
     Children first, the tag last: killed anywhere, no archive names a blob that is not there.
-    plan: what ``plan_archive`` made of the same; with none, what lies below the artefacts is not stored.
 
     Raises:
         DigestMismatch: an artefact is not what the lock names. Whatever fetching and storing raise.
     """
-    plan = plan or plan_archive(target, locks)
     by_digest = {each.digest: each for each in artifacts_of(locks)}
 
     def send(blob: Descriptor) -> None:

@@ -152,7 +152,9 @@ def test_a_base_is_taken_from_the_archive(place, lock, tmp_path):
 
 def test_another_base_and_an_archive_without_one_are_told(place, lock, tmp_path):
     target = MemoryTarget()
-    push_archive(target, [lock], Nothing(), tag="old")  # as before bases were stored
+    push_archive(
+        target, [lock], Nothing(), plan=plan_archive(target, [lock], None), tag="old"
+    )  # as before bases were stored
     archived(target, lock, place)
     other = replace(base_below([lock]), manifest=Digest.of(b"other"))
 

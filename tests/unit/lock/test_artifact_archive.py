@@ -12,6 +12,7 @@ from envbuilder.lock.artifact_archive import (
     NotArchived,
     archive_manifest,
     open_archive,
+    plan_archive,
     push_archive,
 )
 from envbuilder.oci import media_types
@@ -45,8 +46,12 @@ def target():
     return MemoryTarget()
 
 
+def archived(target, locks, artifacts):
+    return push_archive(target, locks, artifacts, plan=plan_archive(target, locks, None), tag="kept")
+
+
 def test_what_was_archived_comes_back(tmp_path, target):
-    what = push_archive(target, [LOCK], Folder(tmp_path), tag="kept")
+    what = archived(target, [LOCK], Folder(tmp_path))
     archive = open_archive(target, target.lookup("kept"))
     source = ArchivedArtifacts(target, archive, tmp_path / "cache")
 
@@ -57,19 +62,19 @@ def test_what_was_archived_comes_back(tmp_path, target):
 
 
 def test_the_second_time_nothing_is_fetched_or_sent(tmp_path, target):
-    push_archive(target, [LOCK], Folder(tmp_path), tag="kept")
+    archived(target, [LOCK], Folder(tmp_path))
     again = Folder(tmp_path)
 
-    push_archive(target, [LOCK], again, tag="kept")
+    archived(target, [LOCK], again)
 
     assert again.asked == []
 
 
 def test_only_what_is_missing_moves(tmp_path, target):
-    push_archive(target, [replace(LOCK, wheels=LOCK.wheels[:1])], Folder(tmp_path), tag="kept")
+    archived(target, [replace(LOCK, wheels=LOCK.wheels[:1])], Folder(tmp_path))
     again = Folder(tmp_path)
 
-    push_archive(target, [LOCK], again, tag="kept")
+    archived(target, [LOCK], again)
 
     assert again.asked == ["two"]
 
@@ -78,13 +83,13 @@ def test_an_artefact_that_changed_on_the_disk_is_not_archived(tmp_path, target):
     changed = Folder(tmp_path, {each.digest: b"other" for each in LOCK.wheels})
 
     with pytest.raises(DigestMismatch):
-        push_archive(target, [LOCK], changed, tag="kept")
+        archived(target, [LOCK], changed)
 
     assert not target.has(archive_manifest([LOCK])[0])
 
 
 def test_an_artefact_of_another_lock_is_named(tmp_path, target):
-    push_archive(target, [LOCK], Folder(tmp_path), tag="kept")
+    archived(target, [LOCK], Folder(tmp_path))
     source = ArchivedArtifacts(target, open_archive(target, target.lookup("kept")), tmp_path / "cache")
 
     with pytest.raises(NotArchived, match="three 3"):
@@ -92,7 +97,7 @@ def test_an_artefact_of_another_lock_is_named(tmp_path, target):
 
 
 def test_an_artefact_of_another_size_than_locked_is_not_begun_to_be_written(target, tmp_path):
-    archive = open_archive(target, push_archive(target, [LOCK], Folder(tmp_path), tag="kept"))
+    archive = open_archive(target, archived(target, [LOCK], Folder(tmp_path)))
     one = LOCK.wheels[0]
     huge = replace(archive, blobs={one.digest: replace(archive.blobs[one.digest], size=1 << 60)})
 
@@ -115,7 +120,7 @@ def test_an_image_is_no_archive(target):
 
 
 def test_an_archive_whose_lock_names_more_than_it_has_is_refused(tmp_path, target):
-    push_archive(target, [LOCK], Folder(tmp_path), tag="kept")
+    archived(target, [LOCK], Folder(tmp_path))
     whole = parse_document(archive_manifest([LOCK])[1], source="x")
     cut = replace(whole, layers=tuple(part for part in whole.layers if part.digest != LOCK.wheels[1].digest))
 
