@@ -139,12 +139,21 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
+def read_into(stream: Readable, room: memoryview) -> int:
+    """Fill ``room`` from ``stream`` as one read would, straight where it can; how many bytes it got."""
+    if hasattr(stream, "readinto"):
+        return cast("int", stream.readinto(room))
+    data = stream.read(len(room))
+    room[: len(data)] = data
+    return len(data)
+
+
 class VerifyingReader(io.RawIOBase):
     """Pass bytes through and raise as soon as they cannot be exactly ``digest`` and ``size``.
 
-    The last byte is withheld until the digest matches, so a caller that got ``size``
-    bytes has verified bytes. At most ``size + 1`` bytes are read from ``inner``: a hostile
-    source cannot make the caller buffer more. ``close`` closes ``inner``.
+    The last byte is withheld until the digest matches, so a caller that got ``size`` bytes has verified bytes; what
+    was read into a caller's own buffer may be others once that has raised. At most ``size + 1`` bytes are read from
+    ``inner``: a hostile source cannot make the caller buffer more. ``close`` closes ``inner``.
 
     Raises:
         DigestMismatch: from ``read``, on a short, long or altered stream.
@@ -167,9 +176,17 @@ class VerifyingReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        room = memoryview(buffer).cast("B")
+        if self._held or self._done:
+            data, self._held = self._held[: len(room)], self._held[len(room) :]
+            room[: len(data)] = data
+            return len(data)
+        if not room:
+            return 0
+        room = room[: self._size - self._read]
+        got = read_into(self._inner, room) if room else 0
+        self._took(room[:got])
+        return got
 
     def read(self, size: int = -1, /) -> bytes:
         if size is None or size < 0:
@@ -188,20 +205,22 @@ class VerifyingReader(io.RawIOBase):
         return b"".join(parts)
 
     def _fill(self, size: int) -> None:
-        block = b""
-        if self._read < self._size:
-            block = self._inner.read(min(size, self._size - self._read))
-            self._hash.update(block)
-            self._read += len(block)
-            if not block:
-                self._fail()
+        block = self._inner.read(min(size, self._size - self._read)) if self._read < self._size else b""
+        self._took(block)
+        self._held = block
+
+    def _took(self, block: bytes | memoryview) -> None:
+        """Hash what was read; compare at the end."""
+        if not block and self._read < self._size:
+            self._fail()
+        self._hash.update(block)
+        self._read += len(block)
         if self._read == self._size:
             if extra := self._inner.read(1):
                 raise DigestMismatch(self._source, self._digest, self._size, None, self._size + len(extra))
             if self._hash.hexdigest() != self._digest.hex:
                 self._fail()
             self._done = True
-        self._held = block
 
     def _fail(self) -> None:
         got = Digest("sha256:" + self._hash.hexdigest())

@@ -11,6 +11,7 @@ from urllib3.exceptions import HTTPError
 from envbuilder.digest import BLOCK_SIZE
 from envbuilder.registry.contact import innermost
 from envbuilder.registry.errors import BadAnswer, RegistryDown
+from envbuilder.registry.head import WholeHead
 from envbuilder.registry.redact import plain, redact_url
 
 #: Bytes of an unread answer that are cheaper to read than a new connection.
@@ -48,6 +49,19 @@ class Answer:
         except (HTTPError, OSError) as error:
             self.close()
             raise RegistryDown(f"{self.where}: connection broke: {reason_of(error)}") from error
+
+    def readinto(self, room: memoryview, /) -> int:
+        """As ``read``, but into ``room``: straight from the connection, if it is one of ours."""
+        body = getattr(self._inner, "_fp", None)  # urllib3's own readinto reads, and copies
+        if not isinstance(body, WholeHead):
+            data = self.read(len(room))
+            room[: len(data)] = data
+            return len(data)
+        body.room = room
+        try:
+            return len(self.read(len(room)))
+        finally:
+            body.room = None
 
     def read_all(self, limit: int) -> bytes:
         """The whole body.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from envbuilder.digest import Descriptor
 from envbuilder.registry.answer import Answer
@@ -13,6 +14,7 @@ from envbuilder.registry.errors import RegistryDown
 _log = logging.getLogger("envbuilder.registry")
 #: Times in a row that a download may break without giving a byte before we stop resuming it.
 _MAX_FRUITLESS = 4
+_Taken = TypeVar("_Taken", bytes, int)
 
 
 class Resumable(Protocol):
@@ -36,9 +38,16 @@ class Download(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
+        return self._next(lambda answer: answer.read(size), len)
+
+    def readinto(self, buffer: Any, /) -> int:
+        room = memoryview(buffer)
+        return self._next(lambda answer: answer.readinto(room), int)
+
+    def _next(self, take: Callable[[Answer], _Taken], size_of: Callable[[_Taken], int]) -> _Taken:
         while True:
             try:
-                data = self._answer.read(size)
+                taken = take(self._answer)
             except RegistryDown as error:
                 self._fruitless += 1
                 if self._fruitless >= _MAX_FRUITLESS or self._position >= self._what.size:
@@ -46,10 +55,10 @@ class Download(io.RawIOBase):
                 _log.debug("%s; going on at byte %d", error, self._position)
                 self._answer = self._target.resume(self._what, self._position)
                 continue
-            if data:
+            if size := size_of(taken):
                 self._fruitless = 0
-                self._position += len(data)
-            return data
+                self._position += size
+            return taken
 
     def close(self) -> None:
         if not self.closed:

@@ -1,4 +1,4 @@
-"""The status line and headers of an answer, whole or an error.
+"""An answer as http.client gives it: its head whole or an error, its body into a buffer of ours where we have one.
 
 http.client takes the end of a connection for the end of the headers: a proxy that dies there would leave half a
 Location or a shorter Content-Length, and no error. (CPython, ``http.client._read_headers``.)
@@ -7,15 +7,26 @@ Location or a shorter Content-Length, and no error. (CPython, ``http.client._rea
 from __future__ import annotations
 
 import http.client
-from typing import Any
+from typing import Any, cast
 
 
 class WholeHead(http.client.HTTPResponse):
     """An answer whose headers ended with their empty line.
 
+    room: where the next ``read`` puts its bytes, to give a view of that in place of bytes of its own: urllib3 counts
+    and hands on what is read, and would have each block in memory that is new.
+
     Raises:
         ConnectionResetError: from ``begin``, when the connection ended before.
     """
+
+    room: memoryview | None = None
+
+    def read(self, amt: int | None = None) -> bytes:
+        room, self.room = self.room, None
+        if room is None:
+            return super().read(amt)
+        return cast("bytes", room[: self.readinto(room[:amt])])
 
     def begin(self) -> None:
         inner = self.fp

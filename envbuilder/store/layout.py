@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -25,6 +26,7 @@ from envbuilder.digest import (
     VerifyingReader,
     canonical_json,
     parse_json_object,
+    read_into,
     verifying,
 )
 from envbuilder.errors import SpecError
@@ -55,6 +57,8 @@ _SPAN_SIZE = 2 << 20
 _RENEW_S = 3600.0
 #: What a creation that was killed may have left: such a directory may become a layout again.
 _OWN_NAMES = {LAYOUT_FILE, INDEX_FILE, "blobs", "envbuilder"}
+#: Blocks of memory that no push uses; as many as ever were in use at once.
+_blocks: list[memoryview] = []
 
 
 class NotALayout(SpecError):
@@ -132,9 +136,10 @@ class LayoutTarget:
             return
         stream = verifying(content(), what, source=f"{self.name}: {what.digest}")
         # A large blob passes the page cache (decision 0008): memory that it gets anew costs more than the hashing.
-        with stream, self._pending(passing=what.size >= BLOCK_SIZE) as pending:
-            while block := stream.read(BLOCK_SIZE):
-                pending.write(block)
+        size = what.size if what.size >= BLOCK_SIZE else 0
+        with stream, self._pending(size) as pending, _lent_block() as room:
+            while got := read_into(stream, room):
+                pending.write(room[:got])
             pending.publish(self._file(what.digest))
 
     def begin(self) -> BlobWriter:
@@ -299,8 +304,8 @@ class LayoutTarget:
     def _write_index(self, entries: list[Descriptor]) -> None:
         write_whole(self._incoming_made(), self._directory / INDEX_FILE, layout_index(entries))
 
-    def _pending(self, *, passing: bool = False) -> PendingFile:
-        return PendingFile(self._incoming_made(), passing=passing)
+    def _pending(self, size: int = 0) -> PendingFile:
+        return PendingFile(self._incoming_made(), passing=size > 0, size=size)
 
     def _incoming_made(self) -> Path:
         with disk_errors(self._directory):
@@ -311,6 +316,19 @@ class LayoutTarget:
     def _lock(self) -> Path:
         self._incoming_made()
         return self._own / "index.lock"
+
+
+@contextmanager
+def _lent_block() -> Iterator[memoryview]:
+    """A block to read into; used again, since memory that is new for each blob costs more than a copy."""
+    try:
+        block = _blocks.pop()
+    except IndexError:
+        block = memoryview(bytearray(BLOCK_SIZE))
+    try:
+        yield block
+    finally:
+        _blocks.append(block)
 
 
 class _StoredReader(VerifyingReader):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from envbuilder.digest import Descriptor, Digest, DigestMismatch, verifying
+from envbuilder.digest import Descriptor, Digest, DigestMismatch, read_into, verifying
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import FileStream, PacedTarget, Span, TaggingTarget, Target
@@ -144,14 +144,25 @@ class Movement:
             raise CopyCancelled(f"copy: {what.digest}: stopped, because another blob failed")
 
     def read(self, inner: BinaryIO, what: Descriptor, size: int) -> bytes:
+        with self._reading(what):
+            data = inner.read(size)
+        self._count(what, len(data))
+        return data
+
+    def readinto(self, inner: BinaryIO, what: Descriptor, room: memoryview) -> int:
+        with self._reading(what):
+            got = read_into(inner, room)
+        self._count(what, got)
+        return got
+
+    @contextmanager
+    def _reading(self, what: Descriptor) -> Iterator[None]:
         self._go_on(what)
         with on_side("source", self._source, what):
             try:
-                data = inner.read(size)
+                yield
             except OSError as error:
                 raise UnreadableSource(str(error), hint="Look into the state of the source's disk.") from error
-        self._count(what, len(data))
-        return data
 
     def send(self, spans: Iterator[Span], what: Descriptor) -> Iterator[Span]:
         """``spans``, counted as moved once the next is asked for."""
@@ -194,9 +205,9 @@ class _Watched(io.RawIOBase):
             self._ending()
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        got = self._movement.readinto(self._inner, self._what, memoryview(buffer))
+        self._pass(got)
+        return got
 
     def spans(self, offset: int, size: int) -> Iterator[Span] | None:
         """See ``FileStream``."""

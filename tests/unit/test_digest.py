@@ -16,6 +16,7 @@ from envbuilder.digest import (
     canonical_json,
     describe,
     parse_json_object,
+    read_into,
 )
 
 
@@ -46,6 +47,55 @@ def test_an_altered_stream_never_gives_its_last_block(data, size):
         while block := stream.read(size):
             got += block
     assert len(got) < len(data)
+
+
+def read_all_into(stream, sizes):
+    """All of ``stream``, by ``readinto`` where a size is odd and ``read`` where it is even, in turns."""
+    got = b""
+    for size in sizes:
+        if size % 2:
+            room = bytearray(b"?" * size)
+            block = bytes(room[: stream.readinto(room)])
+        else:
+            block = stream.read(size)
+        got += block
+        if not block:
+            return got
+    return got + stream.read()
+
+
+SIZES = st.lists(st.integers(min_value=1, max_value=900), max_size=20)
+
+
+@given(st.binary(max_size=5000), SIZES)
+def test_what_is_read_and_what_is_read_into_a_buffer_is_one_stream(data, sizes):
+    assert read_all_into(reader(data, data), sizes) == data
+
+
+@given(st.binary(min_size=1, max_size=3000), SIZES, st.sampled_from(["altered", "short", "long"]))
+def test_a_buffer_is_never_said_to_hold_the_last_bytes_of_a_wrong_stream(data, sizes, fault):
+    wrong = {"altered": bytes([data[0] ^ 1]) + data[1:], "short": data[:-1], "long": data + b"x"}[fault]
+
+    with pytest.raises(DigestMismatch):
+        read_all_into(reader(wrong, data), sizes)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_buffer_without_room_gets_nothing_and_loses_nothing(size):
+    stream = reader(b"abc"[:size], b"abc"[:size])
+
+    assert stream.readinto(bytearray()) == 0
+    assert stream.read() == b"abc"[:size]
+
+
+def test_a_stream_that_only_reads_fills_a_buffer_too():
+    class Plain:
+        def read(self, size=-1, /):
+            return b"abc"[:size]
+
+    room = memoryview(bytearray(5))
+    assert read_into(Plain(), room) == 3
+    assert room == b"abc\0\0"
 
 
 @pytest.mark.parametrize(("data", "want"), [(b"abc", b"abcd"), (b"", b"x")])

@@ -36,9 +36,15 @@ class World:
         self.target.push(what, partial(io.BytesIO, data))
         return what
 
-    def read(self, what):
+    def read(self, what, *, into=False):
+        """All of a blob; ``into``: by a buffer of ours that is used again."""
         with self.target.fetch(what) as stream:
-            return stream.read()
+            if not into:
+                return stream.read()
+            room, data = memoryview(bytearray(150_000)), b""
+            while got := stream.readinto(room):
+                data += room[:got]
+            return data
 
     def manifest(self, **fields):
         return Manifest(config=describe(b"{}", media_types.OCI_CONFIG), layers=(), **fields).dump()

@@ -8,6 +8,7 @@ from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index
 from envbuilder.registry import answer
 from envbuilder.registry.errors import BadAnswer, RateLimited, RegistryDown
+from envbuilder.registry.head import WholeHead
 from envbuilder.store.copy import GraphTooLarge, copy_plan
 from envbuilder.store.memory import MemoryTarget
 from envbuilder.store.referrers import attach, referrers
@@ -15,32 +16,36 @@ from envbuilder.store.target import NotFound, ShortRange
 from envbuilder.testing.registry import body, cut, drip, endless, header, refuse
 
 BLOB = bytes(range(256)) * 2000
+either_way = pytest.mark.parametrize("into", [False, True], ids=["read", "readinto"])
 
 
+@either_way
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data[1:], lambda data: b""]
 )
-def test_other_bytes_than_the_digest_are_never_handed_over(world, change):
+def test_other_bytes_than_the_digest_are_never_handed_over(world, into, change):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", body(change))
 
     with pytest.raises(DigestMismatch):
-        world.read(what)
+        world.read(what, into=into)
 
 
-def test_an_endless_blob_is_stopped_one_byte_behind_its_size(world):
+@either_way
+def test_an_endless_blob_is_stopped_one_byte_behind_its_size(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", endless)
 
     with pytest.raises(DigestMismatch, match="or more"):
-        world.read(what)
+        world.read(what, into=into)
 
 
-def test_a_download_that_breaks_off_is_taken_up_where_it_was(world):
+@either_way
+def test_a_download_that_breaks_off_is_taken_up_where_it_was(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", cut(100_000), times=3)
 
-    assert world.read(what) == BLOB
+    assert world.read(what, into=into) == BLOB
     assert [request.headers.get("range") for request in world.registry.seen("GET")] == [
         None,
         "bytes=100000-",
@@ -49,23 +54,40 @@ def test_a_download_that_breaks_off_is_taken_up_where_it_was(world):
     ]
 
 
-def test_a_download_is_taken_up_without_ranges_too(world):
+@either_way
+def test_a_download_is_taken_up_without_ranges_too(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.ranges = False
     world.registry.fault("GET", "/blobs/", cut(100_000), times=1)
 
-    assert world.read(what) == BLOB
+    assert world.read(what, into=into) == BLOB
 
 
-def test_a_download_that_gives_nothing_any_more_ends(world):
+def test_a_block_goes_straight_into_the_buffer_that_it_is_read_into(world, monkeypatch):
+    """By way of urllib3, which has no public name for that."""
+    what = world.registry.add_blob(BLOB)
+    real, straight = WholeHead.readinto, []
+
+    def readinto(self, room):
+        straight.append(real(self, room))
+        return straight[-1]
+
+    monkeypatch.setattr(WholeHead, "readinto", readinto)
+    assert world.read(what, into=True) == BLOB
+    assert sum(straight) == len(BLOB)
+
+
+@either_way
+def test_a_download_that_gives_nothing_any_more_ends(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", cut(0))
 
     with pytest.raises(RegistryDown, match="connection broke"):
-        world.read(what)
+        world.read(what, into=into)
 
 
-def test_a_resumed_download_of_changed_bytes_is_refused(world):
+@either_way
+def test_a_resumed_download_of_changed_bytes_is_refused(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.fault("GET", "/blobs/", cut(100_000), times=1)
     world.registry.fault(
@@ -75,7 +97,7 @@ def test_a_resumed_download_of_changed_bytes_is_refused(world):
     )
 
     with pytest.raises(DigestMismatch):
-        world.read(what)
+        world.read(what, into=into)
 
 
 def test_a_range_is_just_the_slice_and_one_request(world):

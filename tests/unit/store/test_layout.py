@@ -12,6 +12,7 @@ from envbuilder.digest import DigestMismatch, describe
 from envbuilder.errors import HostError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest
+from envbuilder.store import files
 from envbuilder.store.files import DiskFull, NotWritable, PendingFile, disk_errors
 from envbuilder.store.layout import LayoutTarget, NotALayout
 from envbuilder.store.target import NotFound
@@ -306,6 +307,71 @@ def test_a_disk_that_fills_up_under_a_large_blob_is_an_error_of_the_host(layout,
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.pwritev", full)
+    with pytest.raises(DiskFull):
+        layout.push(describe(_large()), lambda: io.BytesIO(_large()))
+    assert not list((layout.directory / "envbuilder" / "incoming").iterdir())
+
+
+def places_of(path):
+    """Bytes that the file system keeps for a file."""
+    return path.stat().st_blocks * 512
+
+
+def test_a_large_blob_has_its_place_on_the_disk_before_its_bytes_come(layout, monkeypatch):
+    """Some of it: a size is only what somebody said."""
+    monkeypatch.setattr(files, "_PLACE", 1 << 20)
+    data, seen = _large(), []
+
+    class Watched(io.BytesIO):
+        def read(self, size=-1, /):
+            seen.extend((places_of(file), self.tell()) for file in (layout.directory / "envbuilder/incoming").iterdir())
+            return super().read(min(size, 300_000))
+
+        def readinto(self, room, /):
+            data = self.read(len(room))
+            room[: len(data)] = data
+            return len(data)
+
+    layout.push(describe(data), lambda: Watched(data))
+    with layout.fetch(describe(data)) as stream:
+        assert stream.read() == data
+    assert any(kept > read for kept, read in seen)
+    assert max(kept - read for kept, read in seen) <= (1 << 20) + 4096
+    assert places_of(layout.file_of(describe(data))) <= len(data) + 4096
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV])
+def test_a_large_blob_is_whole_where_no_place_can_be_taken(layout, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    layout.push(describe(_large()), lambda: io.BytesIO(_large()))
+    with layout.fetch(describe(_large())) as stream:
+        assert stream.read() == _large()
+
+
+def test_no_place_is_taken_where_the_c_library_would_write_it_full(layout, monkeypatch):
+    """What glibc does on a file system that cannot allocate: a byte into each block."""
+    asked = []
+
+    def write_into_each_block(fd, offset, size):
+        asked.append(size)
+        for at in range(offset, offset + size, 4096):
+            os.pwrite(fd, b"\0", at)
+
+    monkeypatch.setattr("os.posix_fallocate", write_into_each_block)
+    layout.push(describe(_large()), lambda: io.BytesIO(_large()))
+    with layout.fetch(describe(_large())) as stream:
+        assert stream.read() == _large()
+    assert asked == [1]
+
+
+def test_a_disk_without_a_place_for_a_large_blob_is_an_error_of_the_host(layout, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(DiskFull):
         layout.push(describe(_large()), lambda: io.BytesIO(_large()))
     assert not list((layout.directory / "envbuilder" / "incoming").iterdir())
