@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
-from envbuilder.digest import Descriptor, Digest, DigestMismatch
+from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, DigestMismatch, Readable, read_into
 from envbuilder.errors import HostError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,6 +30,8 @@ _UNKNOWN_FLAG = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _SPAN = 8 << 20
 #: Bytes whose place is taken at a time.
 _PLACE = 64 << 20
+#: Blocks of memory that nobody reads into; as many as ever were in use at once.
+_blocks: list[memoryview] = []
 
 
 class DiskFull(HostError):
@@ -105,6 +107,12 @@ class PendingFile:
                 os.posix_fadvise(self._fd, self._begun, self._written - self._begun, os.POSIX_FADV_DONTNEED)
                 self._begun = self._written
         return len(data)
+
+    def write_all_of(self, stream: Readable) -> None:
+        """Append what ``stream`` gives, to its end."""
+        with _lent_block() as block:
+            while got := read_into(stream, block):
+                self.write(block[:got])
 
     def _take_place(self) -> None:
         """Let the file system find a place for the next bytes at once, which it else does block by block.
@@ -244,6 +252,19 @@ def _can_allocate(fd: int) -> bool:
     finally:
         os.lseek(fd, 0, os.SEEK_SET)
     return False
+
+
+@contextlib.contextmanager
+def _lent_block() -> Iterator[memoryview]:
+    """A block to read into; used again, since memory that is new for each blob costs more than a copy."""
+    try:
+        block = _blocks.pop()
+    except IndexError:
+        block = memoryview(bytearray(BLOCK_SIZE))
+    try:
+        yield block
+    finally:
+        _blocks.append(block)
 
 
 def sync_directory(directory: Path) -> None:

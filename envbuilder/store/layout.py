@@ -13,7 +13,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,7 +25,6 @@ from envbuilder.digest import (
     VerifyingReader,
     canonical_json,
     parse_json_object,
-    read_into,
     verifying,
 )
 from envbuilder.errors import SpecError
@@ -57,8 +55,6 @@ _SPAN_SIZE = 2 << 20
 _RENEW_S = 3600.0
 #: What a creation that was killed may have left: such a directory may become a layout again.
 _OWN_NAMES = {LAYOUT_FILE, INDEX_FILE, "blobs", "envbuilder"}
-#: Blocks of memory that no push uses; as many as ever were in use at once.
-_blocks: list[memoryview] = []
 
 
 class NotALayout(SpecError):
@@ -137,9 +133,8 @@ class LayoutTarget:
         stream = verifying(content(), what, source=f"{self.name}: {what.digest}")
         # A large blob passes the page cache (decision 0008): memory that it gets anew costs more than the hashing.
         size = what.size if what.size >= BLOCK_SIZE else 0
-        with stream, self._pending(size) as pending, _lent_block() as room:
-            while got := read_into(stream, room):
-                pending.write(room[:got])
+        with stream, self._pending(size) as pending:
+            pending.write_all_of(stream)
             pending.publish(self._file(what.digest))
 
     def begin(self) -> BlobWriter:
@@ -316,19 +311,6 @@ class LayoutTarget:
     def _lock(self) -> Path:
         self._incoming_made()
         return self._own / "index.lock"
-
-
-@contextmanager
-def _lent_block() -> Iterator[memoryview]:
-    """A block to read into; used again, since memory that is new for each blob costs more than a copy."""
-    try:
-        block = _blocks.pop()
-    except IndexError:
-        block = memoryview(bytearray(BLOCK_SIZE))
-    try:
-        yield block
-    finally:
-        _blocks.append(block)
 
 
 class _StoredReader(VerifyingReader):
