@@ -2,16 +2,18 @@
 
 Each contender has a fresh store and an empty registry but for its base image. The peers' base images hold the
 locked debs already and are in the registry before the clock starts; "ours" makes and sends that part inside the
-measured time, "ours, base there" starts as the peers do: layers of debs made and sent. The peers' uv has every wheel
-unpacked in its cache; ours starts from the wheels.
+measured time, "ours, base there" starts as the peers do: layers of debs made and sent. Peers "from wheels" start from
+what we start from; the others' uv has every wheel unpacked in its cache.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from contents import contents, fetch, files_by_digest
+from contents import Contents, contents, fetch, files_by_digest
 from measure import Cost
 from peer_buildah import Buildah
 from peer_docker import Docker
@@ -56,10 +58,12 @@ def run(bench: Bench) -> Outcome:
         for folder in ("store", "registry"):
             remove(bench.work / folder)
 
-    peers: dict[str, tuple[str, type[Docker | Buildah | Handmade]]] = {
-        "docker": ("docker", Docker),
-        "buildah": ("buildah", Buildah),
+    peers: dict[str, tuple[str, Callable[[Bench, Contents, Registry], Docker | Buildah | Handmade]]] = {
         "by hand": ("handmade", Handmade),
+        "by hand, from wheels": ("handmade", partial(Handmade, from_wheels=True)),
+        "docker": ("docker", Docker),
+        "docker, from wheels": ("docker", partial(Docker, from_wheels=True)),
+        "buildah": ("buildah", Buildah),
     }
     for title, (folder, peer) in peers.items():
         with registry(bench.folder("registry")) as at, contextlib.ExitStack() as ended:
@@ -87,8 +91,11 @@ def run(bench: Bench) -> Outcome:
         columns=columns,
         ratios={**ratios, "image: ours / smallest": size},
         targets=[
-            Target(name="docker build + push / ours", limit=_DOCKER, got=ratios["docker / ours"], at_least=True),
-            Target(name="by hand / ours", limit=_BY_HAND, got=ratios["by hand / ours"], at_least=True),
+            *(
+                Target(name=f"{peer} / {us}", limit=limit, got=ratios[f"{peer} / {us}"], at_least=True)
+                for peer, limit in (("docker", _DOCKER), ("by hand", _BY_HAND))
+                for peer, us in ((peer, "ours"), (f"{peer}, from wheels", "ours, base there"))
+            ),
             Target(name="image: ours / smallest", limit=_IMAGE, got=size),
             Target(name="our peak RSS, MB", limit=_MEMORY_MB, got=costs["ours"].peak_rss_mb),
         ],
@@ -96,6 +103,7 @@ def run(bench: Bench) -> Outcome:
             "docker: Debian's engine 20.10, BuildKit, uv inside, cache mounts warm, --compile-bytecode, gzip push",
             "buildah: 1.28 with chroot isolation, uv inside with a warm cache, --compile-bytecode, gzip push",
             "by hand: uv in a chroot with the same cache, tar | zstd -T0 -3, crane append",
+            "'from wheels': uv's cache is empty, as ours has no wheel unpacked; the other peers' has them all",
             "peers, and 'ours, base there': what is of debs is made and pushed before the clock starts; 'ours' inside",
             "image MB: all layers of the manifest, the base's included, as they are in the registry",
         ],

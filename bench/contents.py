@@ -53,17 +53,18 @@ class Contents:
             f"--no-deps --compile-bytecode -r {wheels}/requirements.txt"
         )
 
-    def chroot(self, result: Path) -> list[str]:
+    def chroot(self, result: Path, *, cache: Path | None = None) -> list[str]:
         """A program that runs ``install`` in the base without an engine; ``result``/env becomes the prefix.
 
-        The cache and ``result`` are below one mount there, so that uv links what a container has to copy.
-        Its mounts are in a mount namespace of its own: none outlives it.
+        ``cache``: uv's, in place of the warm one. It and ``result`` are below one mount there, so that uv links what
+        a container has to copy. Its mounts are in a mount namespace of its own: none outlives it.
         """
         shared = self.wheels.parent.parent
+        install = self.install("hardlink", cache=str(cache or ""))
         script = [f"mkdir -p {self.root}{shared} {self.root}/opt {result}/env"]
         script += [f"mount --rbind {shared} {self.root}{shared}", f"ln -sfn {result}/env {self.root}/opt/env"]
         script += [f"mount -t proc proc {self.root}/proc", f"mount --rbind /dev {self.root}/dev"]
-        script += [f"exec chroot {self.root} /bin/sh -c '{self.install('hardlink')}'"]
+        script += [f"exec chroot {self.root} /bin/sh -c '{install}'"]
         return [tool("unshare"), "--mount", "/bin/sh", "-ec", "\n".join(script)]
 
 

@@ -23,11 +23,14 @@ _CLIENT = Path("/usr/bin/docker")
 
 
 class Docker:
-    """An engine with an image store of its own, the base image imported and pushed, the cache warm: not measured."""
+    """An engine with an image store of its own, the base image imported and pushed, the cache warm: not measured.
+
+    from_wheels: the engine has the wheels, but uv's cache is empty.
+    """
 
     repository = "docker/env"  # of tag 1
 
-    def __init__(self, bench: Bench, made: Contents, at: Registry) -> None:
+    def __init__(self, bench: Bench, made: Contents, at: Registry, *, from_wheels: bool = False) -> None:
         need("dockerd", "containerd", "runc")
         if not _CLIENT.exists():
             raise Unavailable(f"missing: {_CLIENT}. Run make bench, which installs it.")
@@ -37,13 +40,18 @@ class Docker:
         self._run("import", made.base, f"{at.host}/docker/base:1")
         self._run("push", "-q", f"{at.host}/docker/base:1")
         cached = made.install("copy", wheels="/wheels", cache="/cache")
-        mounts = "--mount=type=bind,target=/wheels --mount=type=cache,target=/cache"
-        (self._folder / "Dockerfile").write_text(
-            f"FROM {at.host}/docker/base:1\nENV PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin\nRUN {mounts} {cached}\n"
-        )
+        head = f"FROM {at.host}/docker/base:1\nENV PATH=/opt/env/bin:/usr/local/bin:/usr/bin:/bin\nRUN "
+
+        def write(cache: str) -> None:
+            mounts = f"--mount=type=bind,target=/wheels --mount=type=cache,id={cache},target=/cache"
+            (self._folder / "Dockerfile").write_text(f"{head}{mounts} {cached}\n")
+
+        write("warm")
         # Fills the cache mount and sends the wheels to the engine, which keeps both.
         self._build("warm:1")
         self._run("rmi", "-f", "warm:1")
+        if from_wheels:
+            write("empty")
 
     def build(self) -> Cost:
         """``docker build``."""

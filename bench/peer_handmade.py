@@ -13,14 +13,18 @@ _TAR = "tar --sort=name --mtime=@1 --owner=0 --group=0 --numeric-owner --transfo
 
 
 class Handmade:
-    """A registry that has the base image: outside of what is measured."""
+    """A registry that has the base image: outside of what is measured.
+
+    from_wheels: uv's cache is empty; else it has every wheel unpacked.
+    """
 
     repository = "handmade/env"  # of tag 1
 
-    def __init__(self, bench: Bench, made: Contents, at: Registry) -> None:
+    def __init__(self, bench: Bench, made: Contents, at: Registry, *, from_wheels: bool = False) -> None:
         need("crane", "zstd", "tar")
         self._bench, self._made, self._at = bench, made, at
         self._folder = bench.folder("handmade")
+        self._cache = bench.folder("handmade/cache") if from_wheels else None
         self._base = f"{at.host}/handmade/base:1"
         self._crane("append", "--oci-empty-base", "-f", made.base, "-t", self._base)
 
@@ -30,7 +34,7 @@ class Handmade:
     def build(self) -> Cost:
         """The folder, then the layer."""
         result = self._bench.folder("handmade/result")
-        installed = measured(self._made.chroot(result), log=self._bench.log)
+        installed = measured(self._made.chroot(result, cache=self._cache), log=self._bench.log)
         pack = f"{_TAR} -C {result} -cf - env | zstd -q -T0 -3 -f -o {self._layer}"
         return installed + measured(["/bin/sh", "-ec", pack], log=self._bench.log)
 
