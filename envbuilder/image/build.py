@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from envbuilder.image.base import hold_base
 from envbuilder.image.overlaps import check_overlaps
 from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
+from envbuilder.layer.build_processes import without_collector
 from envbuilder.layer.limits import check_balance, parts_of
 from envbuilder.layer.model import Layer
 from envbuilder.layer.plan import AnyPlan, WheelPlan, compiled_by_base, compiled_here, plan
@@ -53,22 +52,7 @@ def missing_plans(locks: Sequence[Lock], store: LayoutTarget) -> tuple[AnyPlan, 
     return tuple(each for each in plan(locks) if not has_layer(each, store))
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let the cycle collector rest: it would walk 100,000 paths again and again, a third of the time of what is
-    not compression, and finds nothing. What is there at the end it never walks: that alone took 0.1 s.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.enable()
-
-
-@_without_collector()
+@without_collector()
 def build_image(
     locks: Sequence[Lock],
     store: LayoutTarget,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +13,8 @@ from typing import Any
 
 from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest
 from envbuilder.errors import HostError, IntegrityError
+from envbuilder.layer.build_processes import builders, without_collector
+from envbuilder.layer.compile_server import close_idle
 from envbuilder.layer.frames import FrameWriter
 from envbuilder.layer.limits import check_size
 from envbuilder.layer.model import Layer, LayerPlan, Recipe
@@ -142,7 +140,11 @@ def build_layers(
         read_known()
     while missing := missing or [plan for plan in plans if plan.id not in layers]:
         building.update(plan.id for plan in missing)  # in a second round: the paths of their records are damaged
-        for layer in _build_missing(missing, store, artifacts, cache, jobs, begun=read_known):
+        if len(plans) == 1:  # with nothing to read meanwhile: no process of its own, which takes 0.1 s to start
+            made: Iterable[Layer] = [_build_here(missing[0], store, artifacts, cache, jobs)]
+        else:
+            made = _build_missing(missing, store, artifacts, cache, jobs, begun=read_known)
+        for layer in made:
             layers[layer.id] = layer
             finished(layer, False)
         missing = []
@@ -155,6 +157,18 @@ def _weight(plan: LayerPlan) -> int:
         artifact.size * (_PURE_WEIGHT if isinstance(artifact, Wheel) and artifact.file.endswith("-none-any.whl") else 1)
         for artifact in plan.artifacts
     )
+
+
+@without_collector()
+def _build_here(plan: LayerPlan, store: LayoutTarget, artifacts: ArtifactSource, cache: Path, jobs: int) -> Layer:
+    with _fetchers() as fetchers:
+        fetched = dict(
+            zip([a.digest for a in plan.artifacts], fetchers.map(artifacts.file, plan.artifacts), strict=True)
+        )
+    try:
+        return _build(plan, LocalFiles(fetched), store, cache, jobs - 1)
+    finally:
+        close_idle()  # a process of its own would have ended now, and they with it
 
 
 def _build_missing(
@@ -173,7 +187,7 @@ def _build_missing(
     by_size = sorted(plans, key=lambda plan: (owners.index(plan.id.partition("/")[0]), -weights[plan.id], plan.id))
     # What would run on when all else is done uses more than one core itself; else layers side by side fill them.
     helpers = {plan.id: jobs - 1 if weights[plan.id] * jobs > sum(weights.values()) else 0 for plan in plans}
-    with _pools(min(jobs, len(plans)), store) as (fetchers, builders):
+    with _fetchers() as fetchers, builders(min(jobs, len(plans)), store) as pool:
         fetches = {
             artifact.digest: fetchers.submit(artifacts.file, artifact)
             for plan in by_size
@@ -188,7 +202,7 @@ def _build_missing(
                 if all(fetch.done() for fetch in needed):
                     files = LocalFiles({a.digest: fetches[a.digest].result() for a in plan.artifacts})
                     work = (plan, files, store.directory, cache, helpers[plan.id])
-                    running.add(builders.submit(_build_in_process, *work))
+                    running.add(pool.submit(_build_in_process, *work))
                     waiting.remove(plan)
             fetching = {fetch for plan in waiting for a in plan.artifacts if not (fetch := fetches[a.digest]).done()}
             if running and not told:
@@ -222,12 +236,16 @@ def _build_in_process(
     plan: LayerPlan, artifacts: LocalFiles, directory: Path, cache: Path, helpers: int
 ) -> tuple[str, str]:
     # The paths of a large layer are megabytes: they go through the record, not through the pipe.
+    layer = _build(plan, artifacts, LayoutTarget(directory), cache, helpers)
+    return layer.id, layer.plan_key.hex
+
+
+def _build(plan: LayerPlan, artifacts: LocalFiles, store: LayoutTarget, cache: Path, helpers: int) -> Layer:
     try:
-        layer = build_layer(plan, artifacts, LayoutTarget(directory), cache=cache, helpers=helpers)
+        return build_layer(plan, artifacts, store, cache=cache, helpers=helpers)
     except IntegrityError:
         drop_damaged(plan.artifacts, artifacts)  # is it the package, or our copy of it?
         raise
-    return layer.id, layer.plan_key.hex
 
 
 def drop_damaged(artifacts: Iterable[Artifact], files: ArtifactSource) -> None:
@@ -251,39 +269,15 @@ def drop_damaged(artifacts: Iterable[Artifact], files: ArtifactSource) -> None:
             )
 
 
-def _end_with_parent() -> None:
-    # A killed parent tells nobody: its processes would wait for work for ever, both ends of the queue in their hands.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _begin_process() -> None:
-    # Ctrl-C reaches the whole process group: the parent alone answers it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    # A layer is up to 100,000 small objects that live to its end: the collector would walk them again and again,
-    # and finds no cycle.
-    gc.disable()
-
-
 @contextmanager
-def _pools(jobs: int, store: LayoutTarget) -> Iterator[tuple[ThreadPoolExecutor, ProcessPoolExecutor]]:
-    context = multiprocessing.get_context("spawn")
+def _fetchers() -> Iterator[ThreadPoolExecutor]:
     fetchers = ThreadPoolExecutor(_FETCHES, "fetch")
-    builders = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_process)
     try:
-        yield fetchers, builders
+        yield fetchers
     except BaseException:
-        for process in list((builders._processes or {}).values()):  # noqa: SLF001  no public way to stop running work
-            process.terminate()
         fetchers.shutdown(wait=False, cancel_futures=True)
-        builders.shutdown(wait=True, cancel_futures=True)
-        LayoutTarget(store.directory)  # opening removes what the stopped processes had begun
         raise
     fetchers.shutdown()
-    builders.shutdown()
 
 
 def default_jobs() -> int:

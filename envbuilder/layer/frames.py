@@ -7,7 +7,6 @@ Format: docs/formats/layer.md; draft EROFS image spec 640fd6a5, 3.3 and 3.4.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from dataclasses import dataclass
 
 import zstandard
@@ -16,10 +15,10 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages
 from envbuilder.layer.chunks import Chunk, ChunkIndex, index_annotations, skippable
-from envbuilder.layer.frame_worker import Frame, Framer
+from envbuilder.layer.frame_worker import Framer
 from envbuilder.layer.framing import Framing
+from envbuilder.layer.in_turn import Behind, InTurn
 from envbuilder.layer.tar import Writable
-from envbuilder.layer.write_behind import Hashed, Hashing, WriteBehind
 from envbuilder.oci import media_types
 
 #: Uncompressed bytes of every chunk but the last: ratio within 3 points of one frame (lazy_start.md 1.4),
@@ -29,8 +28,6 @@ CHUNK_SIZE = 256 << 10
 LEVEL = 3
 #: What decides the bytes of a blob besides the tar: part of every layer's recipe.
 COMPRESSOR = f"zstd/{'.'.join(map(str, zstandard.ZSTD_VERSION))} level={LEVEL} chunk={CHUNK_SIZE}"
-#: Chunks that wait for one before them: more than helpers have slots, so that a slow helper does not stop the caller.
-_MOST_WAITING = 32
 
 
 class BadChunk(IntegrityError):
@@ -52,7 +49,7 @@ class Framed:
 
 class FrameWriter:
     """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, with helpers
-    4 MiB and 2 MiB more a helper.
+    5 MiB and 2 MiB more a helper.
 
     ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
     thread-safe. helpers: processes that may compress and hash chunks while the caller makes the next; when all are
@@ -63,19 +60,14 @@ class FrameWriter:
     """
 
     def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD, helpers: int = 0) -> None:
-        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
-        hashing = out if isinstance(out, Hashing) else Hashed(out)
-        self._behind = WriteBehind(hashing) if helpers else None
-        self._out = self._behind or hashing
         self._media_type = media_type
+        self._out = InTurn(out)
         self._framer = Framer(LEVEL)
-        self._slot = self._helpers.take() if self._helpers else None
-        self._chunk = self._room()
+        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
+        self._behind = Behind(self._out, self._helpers) if self._helpers else None
+        self._slot = self._behind.take() if self._behind else 0
+        self._chunk = self._helpers.chunk(self._slot) if self._helpers else memoryview(bytearray(CHUNK_SIZE))
         self._filled = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._diff_id = hashlib.sha256()
-        self._offsets, self._blob_offsets, self._checksums = [0], [0], bytearray()
-        self._nodes = bytearray()
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Take the next bytes of the stream, all of them."""
@@ -94,33 +86,29 @@ class FrameWriter:
         """End the last chunk, write the chunk index behind it, and say what the blob is."""
         if self._filled:
             self._end_chunk()
-        while self._waiting:
-            self._append_done(wait=True)
-        index = ChunkIndex(
-            offsets=tuple(self._offsets), blob_offsets=tuple(self._blob_offsets), checksums=bytes(self._checksums)
-        )
-        payload, start = index.dump(), self._blob_offsets[-1]
+        if self._behind is not None:
+            self._behind.finish()
+        self.close()
+        index = self._out.index
+        payload, start = index.dump(), index.blob_offsets[-1]
         frame = skippable(payload)
-        self._out.write(frame)
         blob = Descriptor(
             media_type=self._media_type,
-            digest=self._out.digest,
+            digest=self._out.write(frame),
             size=start + len(frame),
             annotations={
                 **index_annotations(payload, start=start),
-                media_types.LAYER_PAGES: str(pages.root(self._nodes)),
+                media_types.LAYER_PAGES: str(pages.root(self._out.nodes)),
             },
         )
-        self.close()
-        diff_id = Digest("sha256:" + self._diff_id.hexdigest())
-        return Framed(blob=blob, diff_id=diff_id, tar_size=self._offsets[-1], index=index)
+        return Framed(blob=blob, diff_id=self._out.diff_id, tar_size=index.size, index=index)
 
     def close(self) -> None:
         """End the helpers; a no-op after ``finish``."""
-        if self._helpers is not None:
-            self._helpers.close()
-        if self._behind is not None:
+        if self._helpers is not None and self._behind is not None:
+            self._helpers.stop()
             self._behind.close()
+            self._helpers.close()
 
     def __enter__(self) -> FrameWriter:  # noqa: PYI034  typing.Self is of Python 3.11
         return self
@@ -128,60 +116,19 @@ class FrameWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _room(self) -> memoryview:
-        if self._helpers is None or self._slot is None:
-            return memoryview(bytearray(CHUNK_SIZE))
-        return self._helpers.chunk(self._slot)
-
     def _end_chunk(self) -> None:
         size, self._filled = self._filled, 0
         chunk = self._chunk[:size]
-        if self._helpers is None or self._slot is None:
-            self._diff_id.update(chunk)
-            self._append(size, self._framer.frame(chunk))
+        if self._helpers is None or self._behind is None:
+            self._out.append(chunk, self._framer.frame(chunk))
             return
-        following = self._helpers.take()
-        if following is None:  # all are busy: this chunk is ours, and its slot is free when it is done
-            self._diff_id.update(chunk)
-            self._waiting.append(_Waiting(None, size, self._framer.frame(chunk)))
+        if self._helpers.is_busy:
+            self._behind.append(self._slot, size, self._framer.frame(chunk))
         else:
-            self._waiting.append(_Waiting(self._slot, size))
             self._helpers.start(self._slot, size)
-            self._diff_id.update(chunk)  # the one hash that has an order: meanwhile, here
-            self._slot, self._chunk = following, self._helpers.chunk(following)
-        self._append_done(wait=len(self._waiting) > _MOST_WAITING)
-
-    def _append_done(self, *, wait: bool) -> None:
-        """Append the chunks that are done and whose turn it is; with ``wait`` one at least."""
-        assert self._helpers is not None
-        while self._waiting:
-            first = self._waiting[0]
-            while first.frame is None and (answer := self._helpers.answer(wait=wait)) is not None:
-                slot, frame = answer
-                next(each for each in self._waiting if each.slot == slot and each.frame is None).frame = frame
-            if first.frame is None:
-                return
-            self._append(first.size, first.frame)
-            self._waiting.popleft()
-            if first.slot is not None:
-                self._helpers.free(first.slot)
-            wait = False
-
-    def _append(self, size: int, frame: Frame) -> None:
-        self._nodes += frame.node
-        self._checksums += frame.checksum
-        self._offsets.append(self._offsets[-1] + size)
-        self._blob_offsets.append(self._blob_offsets[-1] + len(frame.data))
-        self._out.write(frame.data)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A chunk whose turn has not come: the helpers' slot that it is in, if any; its frame once it is made."""
-
-    slot: int | None
-    size: int
-    frame: Frame | None = None
+            self._behind.append(self._slot, size, None)
+        self._slot = self._behind.take()
+        self._chunk = self._helpers.chunk(self._slot)
 
 
 def read_chunk(chunk: Chunk, stored: bytes, *, source: str) -> bytes:

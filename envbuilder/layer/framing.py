@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import queue
 import select
 import subprocess  # noqa: TID251 - the type of what proc.spawn returns
 import sys
@@ -21,6 +22,8 @@ from envbuilder.layer.frame_worker import ANSWER, TASK, Frame, slot_size
 _MOST = 3
 #: Chunks that wait for a process or for their turn, for each process: a few milliseconds of work.
 _SLOTS = 4
+#: Chunks beside those that wait for their turn to be hashed and written, and for the disk.
+_BEHIND = 8
 #: Seconds between two looks at whether they live.
 _LOOK_S = 0.2
 _CODE = "import sys; sys.path[:] = {path!r}; from envbuilder.layer.frame_worker import serve; serve({words})"
@@ -33,20 +36,28 @@ class FramingDied(HostError):
 
 
 class Framing:
-    """Up to ``count`` processes, and the memory that they share with us. Not thread-safe.
+    """Up to ``count`` processes, and the memory that they share with us.
 
     A slot is taken (``take``), filled (``chunk``), given to them (``start``), and free again only after ``free``:
     the frame of an ``answer`` lies in it until then. They end with ``close``, or with us, however we end.
 
+    Threading: one thread may take and start, another wait for answers and free.
+
     Raises:
-        FramingDied: from any method, when one of them is gone.
+        FramingDied: from ``start`` and ``answer``, when one of them is gone.
     """
 
     def __init__(self, count: int, *, chunk_size: int, level: int) -> None:
         count = min(count, _MOST)
         self._chunk_size, self._step = chunk_size, slot_size(chunk_size)
-        slots = count * _SLOTS + 1
+        self._most = count * _SLOTS
+        slots = self._most + _BEHIND + 1
         self._free = list(range(slots))
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in self._free:
+            self._tokens.put(None)
+        self._started = self._answered = 0
+        self._answers: dict[int, Frame] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         memory = os.memfd_create("frames")
         tasks, self._ask = os.pipe()
@@ -69,13 +80,20 @@ class Framing:
         self._poll = select.poll()
         self._poll.register(self._hear, select.POLLIN)
 
-    def take(self) -> int | None:
-        """A free slot, or None."""
-        return self._free.pop() if self._free else None
+    def take(self) -> int:
+        """A free slot, once there is one."""
+        self._tokens.get()
+        return self._free.pop()
 
     def free(self, slot: int) -> None:
         """Nobody needs what is in ``slot`` any more."""
-        self._free.append(slot)
+        self._free.append(slot)  # the last in is the first out: it is in a core's cache
+        self._tokens.put(None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether as many chunks wait for them as are worth waiting."""
+        return self._started - self._answered >= self._most
 
     def chunk(self, slot: int) -> memoryview:
         """Where the chunk of ``slot`` goes."""
@@ -87,31 +105,36 @@ class Framing:
             os.write(self._ask, TASK.pack(slot, size))
         except BrokenPipeError as error:
             raise self._died() from error
+        self._started += 1
 
-    def answer(self, *, wait: bool) -> tuple[int, Frame] | None:
-        """A slot and what became of it; None when there is none yet, which ``wait`` rules out."""
-        while not self._poll.poll(_LOOK_S * 1000 if wait else 0):
-            if not wait:
-                return None
-            if any(process.poll() is not None for process in self._processes):
+    def answer(self, slot: int) -> Frame:
+        """What became of ``slot``, once it has been made."""
+        while slot not in self._answers:
+            while not self._poll.poll(_LOOK_S * 1000):
+                if any(process.poll() is not None for process in self._processes):
+                    raise self._died()
+            data = os.read(self._hear, ANSWER.size)
+            if not data:
                 raise self._died()
-        data = os.read(self._hear, ANSWER.size)
-        if not data:
-            raise self._died()
-        slot, size, checksum, node = ANSWER.unpack(data)
-        start = slot * self._step + self._chunk_size
-        return slot, Frame(self._shared[start : start + size], checksum, node)
+            made, size, checksum, node = ANSWER.unpack(data)
+            start = made * self._step + self._chunk_size
+            self._answers[made] = Frame(self._shared[start : start + size], checksum, node)
+            self._answered += 1
+        return self._answers.pop(slot)
+
+    def stop(self) -> None:
+        """End them: nobody waits for what they have not done yet; again a no-op."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     def close(self) -> None:
-        """End them; again a no-op."""
-        if self._ask < 0:
-            return
-        os.close(self._ask)
-        os.close(self._hear)
+        """End them, and forget what they made; again a no-op. No other thread may be in here."""
+        self.stop()
+        for number in (self._ask, self._hear):
+            if number >= 0:
+                os.close(number)
         self._ask = self._hear = -1
-        for process in self._processes:
-            process.kill()  # it has nothing that anybody waits for
-            process.wait()
 
     def _died(self) -> FramingDied:
         statuses = [process.poll() for process in self._processes]

@@ -1,7 +1,9 @@
 """A layer is made once: the store remembers it under the key of its plan."""
 
+import gc
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from envbuilder.digest import Digest
 from envbuilder.layer.build import LocalFiles, build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.tree import Entry, file, symlink
+from envbuilder.layer.wheel_file import BadWheel
 from envbuilder.store.layout import LayoutTarget
 
 NOTHING = LocalFiles({})
@@ -89,3 +92,40 @@ def test_what_is_known_is_told_while_the_rest_is_built_and_unreadable_paths_are_
     assert [layer.id for layer in layers] == ["test/new", "test/damaged", "test/known"]
     assert told == [("test/known", True), ("test/new", False), ("test/damaged", False)]
     assert store.records.get(damaged.key.hex) == whole
+
+
+@dataclass(frozen=True)
+class Told(Plan):
+    """A plan that says which process asked for its entries, and raises what it is told to."""
+
+    asked: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def entries(self, artifacts: LocalFiles, *, cache: Path) -> Iterator[Entry]:
+        self.asked.append(os.getpid())
+        yield from super().entries(artifacts, cache=cache)
+        if self.error is not None:
+            raise self.error
+
+
+def children():
+    return {pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+def test_a_layer_that_is_all_there_is_to_do_needs_no_process_of_its_own(store, tmp_path):
+    plan = Told()
+    (layer,) = build_layers([plan], store, NOTHING, cache=tmp_path, jobs=2)
+
+    assert plan.asked == [os.getpid()]
+    assert find_layer(plan, store) == layer
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BadWheel("damaged")])
+def test_a_layer_that_fails_here_leaves_nothing_behind(store, tmp_path, error):
+    before = children()
+    with pytest.raises(type(error) if isinstance(error, Exception) else error):
+        build_layers([Told(error=error)], store, NOTHING, cache=tmp_path, jobs=2)
+
+    assert not list((store.directory / "envbuilder/incoming").iterdir())
+    assert children() == before
+    assert gc.isenabled()
