@@ -24,7 +24,7 @@ from envbuilder.oci import media_types
 
 #: Uncompressed bytes of every chunk but the last: ratio within 3 points of one frame (lazy_start.md 1.4),
 #: one round trip's worth at 1 Gbit/s, 48 bytes of index each.
-CHUNK_SIZE = 256 << 10
+CHUNK_SIZE = 4 * pages.GROUP_SIZE
 #: zstd level: 3 halves the time of gzip -6 and is 10 % smaller (build.md 6).
 LEVEL = 3
 #: What decides the bytes of a blob besides the tar: part of every layer's recipe.
@@ -168,7 +168,7 @@ class FrameWriter:
             wait = False
 
     def _append(self, size: int, frame: Frame) -> None:
-        self._nodes += frame.node
+        self._nodes += frame.nodes
         self._checksums += frame.checksum
         self._offsets.append(self._offsets[-1] + size)
         self._blob_offsets.append(self._blob_offsets[-1] + len(frame.data))

@@ -98,9 +98,10 @@ class Framing:
         data = os.read(self._hear, ANSWER.size)
         if not data:
             raise self._died()
-        slot, size, checksum, node = ANSWER.unpack(data)
+        slot, proofs, size, checksum = ANSWER.unpack(data)
         start = slot * self._step + self._chunk_size
-        return slot, Frame(self._shared[start : start + size], checksum, node)
+        middle = start + proofs
+        return slot, Frame(self._shared[middle : middle + size], checksum, self._shared[start:middle])
 
     def close(self) -> None:
         """End them; again a no-op."""

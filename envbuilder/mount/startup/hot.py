@@ -1,7 +1,7 @@
 """A hot bundle: exactly the pages of a trace, in its order, as one stream that proves itself. Pure.
 
     proofs:  the nodes of every device that the trace touches, by device
-    frames:  zstd; each the leaves of the chunks that it is the first to touch, then its pages
+    frames:  zstd; each the leaves of the groups that it is the first to touch, then its pages
 
 Each page is checked against a leaf, leaves against a node, nodes against the root that the image's manifest
 names (layer/pages.py): who made the bundle need not be trusted. Format: docs/formats/trace.md.
@@ -19,9 +19,7 @@ import zstandard
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.layer.pages import HASH_SIZE, PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, HASH_SIZE, PAGE_SIZE
 from envbuilder.mount.startup.trace import Frame, Pages
 from envbuilder.oci import media_types
 
@@ -34,17 +32,17 @@ class BadHotPage(IntegrityError):
 
 
 class Part(NamedTuple):
-    """Pages of one chunk, ``count`` from ``first`` on (of the device), that stand together in a frame."""
+    """Pages of one group, ``count`` from ``first`` on (of the device), that stand together in a frame."""
 
     device: int
-    chunk: int
+    group: int
     first: int
     count: int  # type: ignore[assignment]  # not the method of tuples
 
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What stands in one frame: the chunks whose leaves come first, then the parts."""
+    """What stands in one frame: the groups whose leaves come first, then the parts."""
 
     fresh: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
@@ -70,12 +68,12 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
     for pages in ranges:
         at, end = pages.first, pages.first + pages.count
         while at < end:
-            chunk = at // CHUNK_PAGES
-            count = min(end - at, (chunk + 1) * CHUNK_PAGES - at, room)
-            if (key := (pages.device, chunk)) not in known:
+            group = at // GROUP_PAGES
+            count = min(end - at, (group + 1) * GROUP_PAGES - at, room)
+            if (key := (pages.device, group)) not in known:
                 known.add(key)
                 fresh.append(key)
-            parts.append(Part(pages.device, chunk, at, count))
+            parts.append(Part(pages.device, group, at, count))
             at, room = at + count, room - count
             if room == 0:
                 plans.append(FramePlan(tuple(fresh), tuple(parts)))
@@ -94,18 +92,18 @@ class HotDevice:
     root: Digest
 
     @property
-    def chunks(self) -> int:
-        return -(-self.size // CHUNK_SIZE)
+    def groups(self) -> int:
+        return -(-self.size // GROUP_SIZE)
 
-    def leaves_size(self, chunk: int) -> int:
-        """Bytes of the leaves of ``chunk``.
+    def leaves_size(self, group: int) -> int:
+        """Bytes of the leaves of ``group``.
 
         Raises:
-            BadHotPage: there is no such chunk.
+            BadHotPage: there is no such group.
         """
-        size = min(CHUNK_SIZE, self.size - chunk * CHUNK_SIZE)
-        if chunk < 0 or size <= 0:
-            raise BadHotPage(f"hot bundle: a page of chunk {chunk} of {self.chunks}")
+        size = min(GROUP_SIZE, self.size - group * GROUP_SIZE)
+        if group < 0 or size <= 0:
+            raise BadHotPage(f"hot bundle: a page of group {group} of {self.groups}")
         return -(-size // PAGE_SIZE) * HASH_SIZE
 
     def part_size(self, part: Part) -> int:
@@ -127,8 +125,8 @@ class Prover:
         self._leaves: dict[tuple[int, int], bytes] = {}
         at = 0
         for number, device in sorted(devices.items()):
-            nodes = proofs[at : at + device.chunks * HASH_SIZE]
-            at += device.chunks * HASH_SIZE
+            nodes = proofs[at : at + device.groups * HASH_SIZE]
+            at += device.groups * HASH_SIZE
             if tree.root(nodes) != device.root:
                 raise BadHotPage(f"hot bundle: the proofs of device {number} are not of the image")
             self._nodes[number] = nodes
@@ -143,7 +141,7 @@ class Prover:
         """
         if len(stored) != frame.size or hashlib.sha256(stored).hexdigest() != frame.sha256:
             raise BadHotPage("hot bundle: a frame is not the one that the trace names")
-        sizes = [self._devices[device].leaves_size(chunk) for device, chunk in plan.fresh]
+        sizes = [self._devices[device].leaves_size(group) for device, group in plan.fresh]
         sizes += [self._devices[part.device].part_size(part) for part in plan.parts]
         want = sum(sizes)
         try:
@@ -155,15 +153,15 @@ class Prover:
         view, at = memoryview(data), 0
         for key, size in zip(plan.fresh, sizes, strict=False):
             leaves = bytes(view[at : at + size])
-            number, chunk = key
-            if tree.node(leaves) != self._nodes[number][chunk * HASH_SIZE : (chunk + 1) * HASH_SIZE]:
-                raise BadHotPage(f"hot bundle: chunk {chunk} of device {number}: leaves are not of the image")
+            number, group = key
+            if tree.node(leaves) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
+                raise BadHotPage(f"hot bundle: group {group} of device {number}: leaves are not of the image")
             self._leaves[key] = leaves
             at += size
         for part, size in zip(plan.parts, sizes[len(plan.fresh) :], strict=True):
             found = view[at : at + size]
-            start = part.first % CHUNK_PAGES * HASH_SIZE
-            leaves = self._leaves[part.device, part.chunk][start : start + part.count * HASH_SIZE]
+            start = part.first % GROUP_PAGES * HASH_SIZE
+            leaves = self._leaves[part.device, part.group][start : start + part.count * HASH_SIZE]
             if tree.leaves(found) != leaves:
                 raise BadHotPage(f"hot bundle: page {part.first} of device {part.device} is not of the image")
             at += size

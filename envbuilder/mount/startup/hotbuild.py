@@ -20,9 +20,8 @@ from envbuilder.digest import Descriptor
 from envbuilder.errors import IntegrityError
 from envbuilder.image.inspect import fetch_index
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE, read_chunk
-from envbuilder.layer.pages import PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.layer.frames import read_chunk
+from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, PAGE_SIZE
 from envbuilder.mount.startup.hot import FramePlan, close_frame, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
 from envbuilder.store.target import RangeTarget
@@ -48,7 +47,7 @@ def is_of_use(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget) -
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be copied of one device: (chunk, first page of it, pages, place in the spool file)."""
+    """What is to be copied of one device: (group, first page of it, pages, place in the spool file)."""
 
     blob: Descriptor
     parts: tuple[tuple[int, int, int, int], ...]
@@ -65,7 +64,7 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
     place = 0
     for plan in plans:
         for part in plan.parts:
-            wanted[part.device].append((part.chunk, part.first % CHUNK_PAGES, part.count, place))
+            wanted[part.device].append((part.group, part.first % GROUP_PAGES, part.count, place))
             place += part.count * PAGE_SIZE
     if any(page_root(layers[device]) is None for device in wanted):
         raise NoPageTree(f"{trace.image}: its layers name no root over their pages")
@@ -83,27 +82,29 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
 
 
 def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> tuple[bytes, dict[int, bytes], int]:
-    """Copy pages of one device to their places; its nodes, the leaves of chunks that are touched, its size."""
+    """Copy pages of one device to their places; its nodes, the leaves of groups that are touched, its size."""
     blob = wanted.blob
     name = f"layer {blob.digest}"
     index = fetch_index(source, blob)
-    by_chunk: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    by_group: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for number, first, count, place in wanted.parts:
-        by_chunk[number].append((first, count, place))
+        by_group[number].append((first, count, place))
     nodes, leaves = bytearray(), {}
     opened = os.open(spool, os.O_WRONLY | os.O_CLOEXEC)
     try:
         with source.fetch(blob) as stream:
             for chunk in index:
-                if chunk.offset != chunk.number * CHUNK_SIZE:
-                    raise NoPageTree(f"{name}: its chunks are not all of {CHUNK_SIZE} bytes")
+                if chunk.offset % GROUP_SIZE:
+                    raise NoPageTree(f"{name}: its chunks do not all begin with a group of pages")
                 plain = read_chunk(chunk, stream.read(chunk.blob_size), source=name)
-                hashes = tree.leaves(plain)
-                nodes += tree.node(hashes)
-                if chunk.number in by_chunk:
-                    leaves[chunk.number] = hashes
-                for first, count, place in by_chunk.get(chunk.number, ()):
-                    os.pwrite(opened, plain[first * PAGE_SIZE : (first + count) * PAGE_SIZE], place)
+                for at in range(0, chunk.size, GROUP_SIZE):
+                    number, pages = (chunk.offset + at) // GROUP_SIZE, memoryview(plain)[at : at + GROUP_SIZE]
+                    hashes = tree.leaves(pages)
+                    nodes += tree.node(hashes)
+                    if number in by_group:
+                        leaves[number] = hashes
+                    for first, count, place in by_group.get(number, ()):
+                        os.pwrite(opened, pages[first * PAGE_SIZE : (first + count) * PAGE_SIZE], place)
     finally:
         os.close(opened)
     if tree.root(nodes) != page_root(blob):
@@ -122,7 +123,7 @@ def _write(
             out.write(found[number][0])
         proofs = out.tell()
         for plan in plans:
-            leaves = [found[device][1][chunk] for device, chunk in plan.fresh]
+            leaves = [found[device][1][group] for device, group in plan.fresh]
             parts = []
             for part in plan.parts:
                 data = pages.read(part.count * PAGE_SIZE)

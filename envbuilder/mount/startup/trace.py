@@ -15,7 +15,7 @@ import zstandard
 
 from envbuilder.digest import Digest, InvalidDigest, InvalidJson, canonical_json, parse_json_object
 from envbuilder.errors import IntegrityError
-from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.layer.pages import GROUP_PAGES, PAGE_SIZE
 
 _FORMAT = 1
 #: Bytes of a trace, unpacked and as stored; ``ai`` has a tenth of that.
@@ -178,11 +178,10 @@ def of_reads(reads: Iterable[tuple[int, int, int]]) -> Iterator[Pages]:
         yield Pages(device, first, (offset + size - 1) // PAGE_SIZE + 1 - first)
 
 
-def chunks_of(ranges: Sequence[Pages], chunk_pages: int) -> dict[tuple[int, int], int]:
-    """The chunks of ``chunk_pages`` pages that ``ranges`` touch, (device, number), in order, with pages touched."""
-    found: dict[tuple[int, int], int] = {}
+def groups_of(ranges: Sequence[Pages]) -> list[tuple[int, int]]:
+    """The groups of pages that ``ranges`` touch, (device, number), in order."""
+    found: dict[tuple[int, int], None] = {}
     for pages in ranges:
-        for page in range(pages.first, pages.first + pages.count):
-            key = (pages.device, page // chunk_pages)
-            found[key] = found.get(key, 0) + 1
-    return found
+        last = (pages.first + pages.count - 1) // GROUP_PAGES
+        found.update(dict.fromkeys((pages.device, group) for group in range(pages.first // GROUP_PAGES, last + 1)))
+    return list(found)
