@@ -52,18 +52,27 @@ class Framed:
 
 class FrameWriter:
     """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, with helpers
-    4 MiB and 2 MiB more a helper.
+    ten more and eight a helper.
 
     ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
     thread-safe. helpers: processes that may compress and hash chunks while the caller makes the next; when all are
     busy, the caller does it itself. ``out`` is then written by a thread. The bytes are the same.
+    chunk_size: a whole number of groups of pages; layers of old have ``GROUP_SIZE``.
 
     Raises:
         FramingDied: a helper was killed.
     """
 
-    def __init__(self, out: Writable, *, media_type: str = media_types.OCI_LAYER_TAR_ZSTD, helpers: int = 0) -> None:
-        self._helpers = Framing(helpers, chunk_size=CHUNK_SIZE, level=LEVEL) if helpers else None
+    def __init__(
+        self,
+        out: Writable,
+        *,
+        media_type: str = media_types.OCI_LAYER_TAR_ZSTD,
+        helpers: int = 0,
+        chunk_size: int = CHUNK_SIZE,
+    ) -> None:
+        self._chunk_size = chunk_size
+        self._helpers = Framing(helpers, chunk_size=chunk_size, level=LEVEL) if helpers else None
         hashing = out if isinstance(out, Hashing) else Hashed(out)
         self._behind = WriteBehind(hashing) if helpers else None
         self._out = self._behind or hashing
@@ -82,11 +91,11 @@ class FrameWriter:
         view = memoryview(data)
         size, taken = len(view), 0
         while taken < size:
-            part = min(size - taken, CHUNK_SIZE - self._filled)
+            part = min(size - taken, self._chunk_size - self._filled)
             self._chunk[self._filled : self._filled + part] = view[taken : taken + part]
             self._filled += part
             taken += part
-            if self._filled == CHUNK_SIZE:
+            if self._filled == self._chunk_size:
                 self._end_chunk()
         return size
 
@@ -130,7 +139,7 @@ class FrameWriter:
 
     def _room(self) -> memoryview:
         if self._helpers is None or self._slot is None:
-            return memoryview(bytearray(CHUNK_SIZE))
+            return memoryview(bytearray(self._chunk_size))
         return self._helpers.chunk(self._slot)
 
     def _end_chunk(self) -> None:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.layer.pages import GROUP_SIZE, PAGE_SIZE
 from envbuilder.layer.tree import file
 from envbuilder.mount.startup.hot import BadHotPage, HotDevice, Prover, close_frame, plan_frames
 from envbuilder.mount.startup.hotbuild import is_of_use, page_root
@@ -22,8 +21,8 @@ from envbuilder.testing.layers import layer_of
 LAYER = layer_of([file("data", Random(3).randbytes(900_000))])
 TAR = LAYER.tar
 ROOT = page_root(LAYER.layer.blob)
-CHUNKS = [TAR[at : at + CHUNK_SIZE] for at in range(0, len(TAR), CHUNK_SIZE)]
-LEAVES = [tree.leaves(chunk) for chunk in CHUNKS]
+GROUPS = [TAR[at : at + GROUP_SIZE] for at in range(0, len(TAR), GROUP_SIZE)]
+LEAVES = [tree.leaves(group) for group in GROUPS]
 NODES = b"".join(tree.node(each) for each in LEAVES)
 DEVICE = HotDevice(len(TAR), ROOT)
 PAGES = len(TAR) // PAGE_SIZE
@@ -35,7 +34,7 @@ def bundle(ranges, tar=TAR, leaves=LEAVES):
     stored = [
         close_frame(
             compressor,
-            [leaves[chunk] for _, chunk in plan.fresh],
+            [leaves[group] for _, group in plan.fresh],
             [tar[part.first * PAGE_SIZE : (part.first + part.count) * PAGE_SIZE] for part in plan.parts],
         )
         for plan in plans
@@ -93,7 +92,7 @@ def test_a_page_of_another_content_is_refused_though_its_frame_is_the_one_that_t
 def test_leaves_made_for_another_page_are_refused():
     lying = bytearray(TAR)
     lying[5 * PAGE_SIZE] ^= 1
-    leaves = [tree.leaves(lying[at : at + CHUNK_SIZE]) for at in range(0, len(lying), CHUNK_SIZE)]
+    leaves = [tree.leaves(lying[at : at + GROUP_SIZE]) for at in range(0, len(lying), GROUP_SIZE)]
     plans, stored, frames = bundle([Pages(0, 4, 3)], tar=bytes(lying), leaves=leaves)
 
     with pytest.raises(BadHotPage, match="leaves"):
