@@ -25,9 +25,9 @@ from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Device, Serving
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, page_root, plan_frames
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Prover, page_root, plan_frames
 from envbuilder.mount.startup.push import Pusher
-from envbuilder.mount.startup.trace import Frame, Trace
+from envbuilder.mount.startup.trace import Trace
 from envbuilder.mount.startup.traces import FoundTrace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
@@ -141,16 +141,12 @@ def _bring(
     counters.add("fetched_bytes", len(proofs))
     # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
     for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
-        stored, opened = incoming.proved(partial(_opened, prover, frame, plan))
+        stored, opened = incoming.proved(partial(prover.open, frame=frame, plan=plan))
         for part, pages in opened:
             blobs[part.device].write_pages(part.first, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
         arrived(number + 1)
-
-
-def _opened(prover: Prover, frame: Frame, plan: FramePlan, stored: bytes) -> list[tuple[Part, memoryview]]:
-    return list(prover.open(stored, frame, plan))
 
 
 def _device(serving: Serving, number: int) -> HotDevice:

@@ -1,7 +1,8 @@
-"""A hot bundle: exactly the pages of a trace, in its order, as one stream that proves itself. Pure.
+"""A hot bundle: exactly the pages of a trace, in about its order, as one stream that proves itself. Pure.
 
     proofs:  the nodes of every device that the trace touches, by device
-    frames:  zstd; each the leaves of the groups that it is the first to touch, then its pages
+    frames:  zstd, each with the one before as its dictionary; of the groups that it is the first to touch the leaves
+             that do not follow from its own pages, then its pages
 
 Each page is checked against a leaf, leaves against a node, nodes against the root that the image's manifest
 names (layer/pages.py): who made the bundle need not be trusted. Format: docs/formats/trace.md.
@@ -10,8 +11,9 @@ names (layer/pages.py): who made the bundle need not be trusted. Format: docs/fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import zstandard
@@ -42,10 +44,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What stands in one frame: the groups whose leaves come first, then the parts."""
+    """What stands in one frame: the groups, (device, number), whose leaves come first, then the parts."""
 
     fresh: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
+
+    def own(self) -> dict[tuple[int, int], set[int]]:
+        """Of each group those of its pages that stand in this frame, whose leaves nobody need send."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for part in self.parts:
+            first = part.first % GROUP_PAGES
+            found.setdefault((part.device, part.group), set()).update(range(first, first + part.count))
+        return found
 
     @property
     def pages(self) -> int:
@@ -59,7 +69,10 @@ def page_root(blob: Descriptor) -> Digest | None:
 
 
 def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tuple[FramePlan, ...]:
-    """``ranges`` cut into frames, of ``frame_pages`` pages each or of ``FRAME_PAGES``."""
+    """``ranges`` cut into frames, of ``frame_pages`` pages each or of ``FRAME_PAGES``.
+
+    All pages of a frame come at once, so that they stand by place in it: that makes it smaller.
+    """
     plans: list[FramePlan] = []
     known: set[tuple[int, int]] = set()
     fresh: list[tuple[int, int]] = []
@@ -76,11 +89,11 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
             parts.append(Part(pages.device, group, at, count))
             at, room = at + count, room - count
             if room == 0:
-                plans.append(FramePlan(tuple(fresh), tuple(parts)))
+                plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
                 fresh, parts = [], []
                 room = full = frame_pages[len(plans)] if len(plans) < len(frame_pages) else full
     if parts:
-        plans.append(FramePlan(tuple(fresh), tuple(parts)))
+        plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
     return tuple(plans)
 
 
@@ -95,8 +108,8 @@ class HotDevice:
     def groups(self) -> int:
         return -(-self.size // GROUP_SIZE)
 
-    def leaves_size(self, group: int) -> int:
-        """Bytes of the leaves of ``group``.
+    def leaves(self, group: int) -> int:
+        """How many leaves ``group`` has.
 
         Raises:
             BadHotPage: there is no such group.
@@ -104,10 +117,16 @@ class HotDevice:
         size = min(GROUP_SIZE, self.size - group * GROUP_SIZE)
         if group < 0 or size <= 0:
             raise BadHotPage(f"hot bundle: a page of group {group} of {self.groups}")
-        return -(-size // PAGE_SIZE) * HASH_SIZE
+        return -(-size // PAGE_SIZE)
 
     def part_size(self, part: Part) -> int:
-        """Bytes of the pages of ``part``; the last page of a tar may be short."""
+        """Bytes of the pages of ``part``; the last page of a tar may be short.
+
+        Raises:
+            BadHotPage: there are not so many.
+        """
+        if (part.first + part.count - 1) * PAGE_SIZE >= self.size:
+            raise BadHotPage(f"hot bundle: page {part.first + part.count - 1} of {self.size} bytes")
         return min(part.count * PAGE_SIZE, self.size - part.first * PAGE_SIZE)
 
 
@@ -123,6 +142,7 @@ class Prover:
         self._devices = devices
         self._nodes: dict[int, bytes] = {}
         self._leaves: dict[tuple[int, int], bytes] = {}
+        self._before = b""
         at = 0
         for number, device in sorted(devices.items()):
             nodes = proofs[at : at + device.groups * HASH_SIZE]
@@ -133,7 +153,7 @@ class Prover:
         if at != len(proofs):
             raise BadHotPage(f"hot bundle: want {at} bytes of proofs, got {len(proofs)}")
 
-    def open(self, stored: bytes, frame: Frame, plan: FramePlan) -> Iterator[tuple[Part, memoryview]]:
+    def open(self, stored: bytes, frame: Frame, plan: FramePlan) -> list[tuple[Part, memoryview]]:
         """The pages of a frame, every one proved.
 
         Raises:
@@ -141,33 +161,67 @@ class Prover:
         """
         if len(stored) != frame.size or hashlib.sha256(stored).hexdigest() != frame.sha256:
             raise BadHotPage("hot bundle: a frame is not the one that the trace names")
-        sizes = [self._devices[device].leaves_size(group) for device, group in plan.fresh]
-        sizes += [self._devices[part.device].part_size(part) for part in plan.parts]
-        want = sum(sizes)
+        own = plan.own()
+        sizes = [self._devices[part.device].part_size(part) for part in plan.parts]
+        proofs = [(self._devices[key[0]].leaves(key[1]) - len(own[key])) * HASH_SIZE for key in plan.fresh]
+        want = sum(sizes) + sum(proofs)
         try:
-            if zstandard.get_frame_parameters(stored).content_size != want or min(sizes) <= 0:
+            if zstandard.get_frame_parameters(stored).content_size != want:
                 raise BadHotPage(f"hot bundle: a frame does not hold {want} bytes")
-            data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=want, allow_extra_data=False)
+            unpack = zstandard.ZstdDecompressor(dict_data=_dictionary(self._before))
+            data = unpack.decompress(stored, max_output_size=want, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise BadHotPage(f"hot bundle: {error}") from error
-        view, at = memoryview(data), 0
-        for key, size in zip(plan.fresh, sizes, strict=False):
-            leaves = bytes(view[at : at + size])
-            number, group = key
-            if tree.node(leaves) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
-                raise BadHotPage(f"hot bundle: group {group} of device {number}: leaves are not of the image")
-            self._leaves[key] = leaves
-            at += size
-        for part, size in zip(plan.parts, sizes[len(plan.fresh) :], strict=True):
-            found = view[at : at + size]
+        cut = [0, *accumulate([*proofs, *sizes])]
+        pieces = [memoryview(data)[start:end] for start, end in pairwise(cut)]
+        found = list(zip(plan.parts, pieces[len(proofs) :], strict=True))
+        leaves = [tree.leaves(pages) for _, pages in found]
+        self._learn(plan, leaves, pieces)
+        for (part, _), theirs in zip(found, leaves, strict=True):
             start = part.first % GROUP_PAGES * HASH_SIZE
-            leaves = self._leaves[part.device, part.group][start : start + part.count * HASH_SIZE]
-            if tree.leaves(found) != leaves:
+            if theirs != self._leaves[part.device, part.group][start : start + len(theirs)]:
                 raise BadHotPage(f"hot bundle: page {part.first} of device {part.device} is not of the image")
-            at += size
-            yield part, found
+        self._before = data
+        return found
+
+    def _learn(self, plan: FramePlan, leaves: Sequence[bytes], sent: Sequence[memoryview]) -> None:
+        """Put the leaves of fresh groups together: those of pages that came with them, and the others as ``sent``.
+
+        Raises:
+            BadHotPage: they are not of the image.
+        """
+        own: dict[tuple[int, int], dict[int, bytes]] = {key: {} for key in plan.fresh}
+        for part, theirs in zip(plan.parts, leaves, strict=True):
+            if (part.device, part.group) in own:
+                own[part.device, part.group].update(enumerate(_hashes(theirs), part.first % GROUP_PAGES))
+        for (key, here), others in zip(own.items(), sent, strict=False):
+            number, group = key
+            rest = _hashes(others)
+            count = self._devices[number].leaves(group)
+            joined = b"".join([here[page] if page in here else next(rest) for page in range(count)])
+            if tree.node(joined) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
+                raise BadHotPage(f"hot bundle: group {group} of device {number} is not of the image")
+            self._leaves[key] = joined
 
 
-def close_frame(compressor: zstandard.ZstdCompressor, leaves: Sequence[bytes], pages: Sequence[bytes]) -> bytes:
-    """A frame as stored: the counterpart of ``Prover.open``."""
-    return compressor.compress(b"".join([*leaves, *pages]))
+def frame_data(plan: FramePlan, leaves: Mapping[tuple[int, int], bytes], pages: Iterable[bytes]) -> bytes:
+    """What a frame holds. leaves: of each fresh group, all; pages: of each part."""
+    own = plan.own()
+    sent = [hashed for key in plan.fresh for page, hashed in enumerate(_hashes(leaves[key])) if page not in own[key]]
+    return b"".join([*sent, *pages])
+
+
+def close_frame(before: bytes, data: bytes, *, level: int) -> bytes:
+    """The frame of ``data`` as stored, behind one of ``before``, empty for the first: what ``Prover.open`` opens."""
+    return zstandard.ZstdCompressor(
+        level=level, write_checksum=False, write_content_size=True, dict_data=_dictionary(before)
+    ).compress(data)
+
+
+def _dictionary(before: bytes) -> zstandard.ZstdCompressionDict | None:
+    """What stands in one frame often resembles what stood in the last."""
+    return zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if before else None
+
+
+def _hashes(joined: bytes | memoryview) -> Iterator[bytes]:
+    return (bytes(joined[at : at + HASH_SIZE]) for at in range(0, len(joined), HASH_SIZE))

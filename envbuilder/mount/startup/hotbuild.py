@@ -9,12 +9,12 @@ import hashlib
 import multiprocessing
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import zstandard
+from typing import BinaryIO, NamedTuple
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import IntegrityError
@@ -22,7 +22,7 @@ from envbuilder.image.inspect import fetch_index
 from envbuilder.layer import pages as tree
 from envbuilder.layer.frames import read_chunk
 from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, PAGE_SIZE
-from envbuilder.mount.startup.hot import FramePlan, close_frame, page_root, plan_frames
+from envbuilder.mount.startup.hot import FramePlan, close_frame, frame_data, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
 from envbuilder.store.target import RangeTarget
 
@@ -53,6 +53,14 @@ class _Wanted:
     parts: tuple[tuple[int, int, int, int], ...]
 
 
+class _Found(NamedTuple):
+    """What proves the pages of one device: its nodes, the leaves of groups that are touched; its size."""
+
+    nodes: bytes
+    leaves: dict[int, bytes]
+    size: int
+
+
 def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget, file: Path, *, jobs: int) -> Trace:
     """Write the bundle of ``trace`` to ``file``; the trace with its frames.
 
@@ -75,14 +83,14 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
         work = [(_Wanted(layers[device], tuple(parts)), source, spool) for device, parts in sorted(wanted.items())]
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             found = dict(zip(sorted(wanted), pool.map(_copy_pages, *zip(*work, strict=True)), strict=True))
-        frames, proofs = _write(plans, found, spool, file)
+        frames, proofs = _write(plans, found, spool, file, jobs)
         return replace(trace, frames=frames, proofs=proofs)
     finally:
         spool.unlink(missing_ok=True)
 
 
-def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> tuple[bytes, dict[int, bytes], int]:
-    """Copy pages of one device to their places; its nodes, the leaves of groups that are touched, its size."""
+def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> _Found:
+    """Copy pages of one device to their places, and what proves them."""
     blob = wanted.blob
     name = f"layer {blob.digest}"
     index = fetch_index(source, blob)
@@ -109,27 +117,32 @@ def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> tuple[byte
         os.close(opened)
     if tree.root(nodes) != page_root(blob):
         raise NoPageTree(f"{name}: want the root {page_root(blob)} over its pages, got {tree.root(nodes)}")
-    return bytes(nodes), leaves, index.size
+    return _Found(bytes(nodes), leaves, index.size)
 
 
 def _write(
-    plans: Sequence[FramePlan], found: dict[int, tuple[bytes, dict[int, bytes], int]], spool: Path, file: Path
+    plans: Sequence[FramePlan], found: Mapping[int, _Found], spool: Path, file: Path, jobs: int
 ) -> tuple[tuple[Frame, ...], int]:
     """Put what was copied into the bundle: its frames, and where the first begins."""
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True)
     frames: list[Frame] = []
-    with spool.open("rb") as pages, file.open("wb") as out:
+    before = b""
+    with spool.open("rb") as pages, file.open("wb") as out, ThreadPoolExecutor(jobs) as pool:
         for number in sorted(found):
-            out.write(found[number][0])
+            out.write(found[number].nodes)
         proofs = out.tell()
-        for plan in plans:
-            leaves = [found[device][1][group] for device, group in plan.fresh]
-            parts = []
-            for part in plan.parts:
-                data = pages.read(part.count * PAGE_SIZE)
-                # The last page of a tar may be short; our own never is.
-                parts.append(data[: found[part.device][2] - part.first * PAGE_SIZE])
-            stored = close_frame(compressor, leaves, parts)
-            out.write(stored)
-            frames.append(Frame(len(stored), plan.pages, hashlib.sha256(stored).hexdigest()))
+        for start in range(0, len(plans), jobs):
+            some = plans[start : start + jobs]
+            data = [before, *(_data(plan, found, pages) for plan in some)]
+            for plan, stored in zip(some, pool.map(partial(close_frame, level=_LEVEL), data, data[1:]), strict=True):
+                out.write(stored)
+                frames.append(Frame(len(stored), plan.pages, hashlib.sha256(stored).hexdigest()))
+            before = data[-1]
     return tuple(frames), proofs
+
+
+def _data(plan: FramePlan, found: Mapping[int, _Found], pages: BinaryIO) -> bytes:
+    """What a frame holds; its pages come next in ``pages``."""
+    leaves = {(device, group): found[device].leaves[group] for device, group in plan.fresh}
+    # The last page of a tar may be short; our own never is.
+    sizes = [(part.count * PAGE_SIZE, found[part.device].size - part.first * PAGE_SIZE) for part in plan.parts]
+    return frame_data(plan, leaves, [pages.read(size)[:left] for size, left in sizes])

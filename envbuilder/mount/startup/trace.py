@@ -17,7 +17,8 @@ from envbuilder.digest import Digest, InvalidDigest, InvalidJson, canonical_json
 from envbuilder.errors import IntegrityError
 from envbuilder.layer.pages import GROUP_PAGES, PAGE_SIZE
 
-_FORMAT = 1
+#: What is written; of the first format the list of pages is read, not its bundle, which was of another kind.
+_FORMAT, _WITH_OTHER_BUNDLES = 2, 1
 #: Bytes of a trace, unpacked and as stored; ``ai`` has a tenth of that.
 _MAX_SIZE, MAX_STORED = 32 << 20, 8 << 20
 _LEVEL = 9
@@ -116,7 +117,7 @@ def parse_trace(data: bytes, *, source: str) -> Trace:
 
 
 def _trace(value: Mapping[str, Any], source: str) -> Trace:
-    if value["format"] != _FORMAT:
+    if value["format"] not in (_WITH_OTHER_BUNDLES, _FORMAT):
         raise InvalidTrace(f"{source}: trace: want format {_FORMAT}, got {value['format']!r}")
     devices = tuple(Digest.parse(text) for text in value["devices"])
     most = len(devices) - 1
@@ -132,7 +133,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
         ),
         frames=tuple(
             Frame(_number(size, MAX_FRAME), _number(pages, MAX_FRAME), Digest("sha256:" + sha256).hex)
-            for size, pages, sha256 in value["frames"]
+            for size, pages, sha256 in (value["frames"] if value["format"] == _FORMAT else ())
         ),
         proofs=_number(value["proofs"], 1 << 30),
     )
