@@ -18,8 +18,8 @@ _LOOK, _GAP = 3 << 20, 1 << 20
 _GROWTH, _LONG = 2, 4 << 20
 #: Bytes behind a chunk where runs of both directions meet.
 _BETWEEN = 1 << 20
-#: Chunks behind one where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
-_TRACED = 1
+#: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
+_TRACED = 256 << 10
 _NOTHING = range(0)
 
 
@@ -56,7 +56,7 @@ def behind(chunk: int, read: AbstractSet[int], cut: Cut, *, traced: bool) -> ran
     if run:
         return run if run.start > chunk else _NOTHING
     between = any(distance <= cut.chunks(_GAP) for distance in _near(chunk, 1, read, cut))
-    size = min(_TRACED if traced else cut.chunks(_BETWEEN) if between else cut.most, cut.most - 1)
+    size = min(_TRACED // cut.size if traced else cut.chunks(_BETWEEN) if between else cut.most, cut.most - 1)
     return range(chunk + 1, min(chunk + size, cut.count - 1) + 1)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 import zstandard
@@ -49,12 +49,11 @@ class FramePlan:
     fresh: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
 
-    def own(self) -> dict[tuple[int, int], set[int]]:
-        """Of each group those of its pages that stand in this frame, whose leaves nobody need send."""
-        found: dict[tuple[int, int], set[int]] = {}
+    def own(self) -> dict[tuple[int, int], list[Part]]:
+        """The parts of each group, by place: nobody need send leaves of pages that stand in the same frame."""
+        found: dict[tuple[int, int], list[Part]] = {}
         for part in self.parts:
-            first = part.first % GROUP_PAGES
-            found.setdefault((part.device, part.group), set()).update(range(first, first + part.count))
+            found.setdefault((part.device, part.group), []).append(part)
         return found
 
     @property
@@ -163,10 +162,13 @@ class Prover:
             raise BadHotPage("hot bundle: a frame is not the one that the trace names")
         own = plan.own()
         sizes = [self._devices[part.device].part_size(part) for part in plan.parts]
-        proofs = [(self._devices[key[0]].leaves(key[1]) - len(own[key])) * HASH_SIZE for key in plan.fresh]
+        proofs = [
+            (self._devices[key[0]].leaves(key[1]) - sum(part.count for part in own[key])) * HASH_SIZE
+            for key in plan.fresh
+        ]
         want = sum(sizes) + sum(proofs)
         try:
-            if zstandard.get_frame_parameters(stored).content_size != want:
+            if zstandard.get_frame_parameters(stored).content_size != want or min(proofs, default=0) < 0:
                 raise BadHotPage(f"hot bundle: a frame does not hold {want} bytes")
             unpack = zstandard.ZstdDecompressor(dict_data=_dictionary(self._before))
             data = unpack.decompress(stored, max_output_size=want, allow_extra_data=False)
@@ -175,40 +177,55 @@ class Prover:
         cut = [0, *accumulate([*proofs, *sizes])]
         pieces = [memoryview(data)[start:end] for start, end in pairwise(cut)]
         found = list(zip(plan.parts, pieces[len(proofs) :], strict=True))
-        leaves = [tree.leaves(pages) for _, pages in found]
-        self._learn(plan, leaves, pieces)
-        for (part, _), theirs in zip(found, leaves, strict=True):
+        leaves = {part: tree.leaves(pages) for part, pages in found}
+        for key, others in zip(plan.fresh, pieces, strict=False):
+            self._leaves[key] = self._joined(key, others, {part: leaves[part] for part in own[key]})
+        for part, theirs in leaves.items():
             start = part.first % GROUP_PAGES * HASH_SIZE
             if theirs != self._leaves[part.device, part.group][start : start + len(theirs)]:
                 raise BadHotPage(f"hot bundle: page {part.first} of device {part.device} is not of the image")
         self._before = data
         return found
 
-    def _learn(self, plan: FramePlan, leaves: Sequence[bytes], sent: Sequence[memoryview]) -> None:
-        """Put the leaves of fresh groups together: those of pages that came with them, and the others as ``sent``.
+    def _joined(self, key: tuple[int, int], others: memoryview, own: Mapping[Part, bytes]) -> bytes:
+        """The leaves of a group: those of pages that came with them, and the ``others``.
 
         Raises:
             BadHotPage: they are not of the image.
         """
-        own: dict[tuple[int, int], dict[int, bytes]] = {key: {} for key in plan.fresh}
-        for part, theirs in zip(plan.parts, leaves, strict=True):
-            if (part.device, part.group) in own:
-                own[part.device, part.group].update(enumerate(_hashes(theirs), part.first % GROUP_PAGES))
-        for (key, here), others in zip(own.items(), sent, strict=False):
-            number, group = key
-            rest = _hashes(others)
-            count = self._devices[number].leaves(group)
-            joined = b"".join([here[page] if page in here else next(rest) for page in range(count)])
-            if tree.node(joined) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
-                raise BadHotPage(f"hot bundle: group {group} of device {number} is not of the image")
-            self._leaves[key] = joined
+        number, group = key
+        joined, at = bytearray(), 0
+        gaps = _gaps(list(own), self._devices[number].leaves(group))
+        for (start, stop), theirs in zip_longest(gaps, own.values(), fillvalue=b""):
+            size = (stop - start) * HASH_SIZE
+            joined += others[at : at + size]
+            joined += theirs
+            at += size
+        leaves = bytes(joined)
+        if tree.node(leaves) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
+            raise BadHotPage(f"hot bundle: group {group} of device {number} is not of the image")
+        return leaves
 
 
 def frame_data(plan: FramePlan, leaves: Mapping[tuple[int, int], bytes], pages: Iterable[bytes]) -> bytes:
     """What a frame holds. leaves: of each fresh group, all; pages: of each part."""
     own = plan.own()
-    sent = [hashed for key in plan.fresh for page, hashed in enumerate(_hashes(leaves[key])) if page not in own[key]]
+    sent = [
+        leaves[key][start * HASH_SIZE : stop * HASH_SIZE]
+        for key in plan.fresh
+        for start, stop in _gaps(own[key], len(leaves[key]) // HASH_SIZE)
+    ]
     return b"".join([*sent, *pages])
+
+
+def _gaps(parts: Sequence[Part], count: int) -> Iterator[tuple[int, int]]:
+    """Of a group of ``count`` pages those before, between and behind ``parts``: first and end."""
+    page = 0
+    for part in parts:
+        first = part.first % GROUP_PAGES
+        yield page, first
+        page = first + part.count
+    yield page, count
 
 
 def close_frame(before: bytes, data: bytes, *, level: int) -> bytes:
@@ -221,7 +238,3 @@ def close_frame(before: bytes, data: bytes, *, level: int) -> bytes:
 def _dictionary(before: bytes) -> zstandard.ZstdCompressionDict | None:
     """What stands in one frame often resembles what stood in the last."""
     return zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if before else None
-
-
-def _hashes(joined: bytes | memoryview) -> Iterator[bytes]:
-    return (bytes(joined[at : at + HASH_SIZE]) for at in range(0, len(joined), HASH_SIZE))
