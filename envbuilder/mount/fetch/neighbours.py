@@ -43,12 +43,12 @@ def ahead_of(blob: LazyBlob, chunk: int, flights: Flights, *, worth: int, overta
 
 
 def _cut(blob: LazyBlob, worth: int) -> Cut:
-    """A guess may be as many chunks as are ``worth`` bytes on average; one at least."""
+    """A guess may be as many chunks as have ``worth`` bytes on average, rounded up: of large chunks one is much."""
     index = blob.index
     assert index is not None
     count = len(index)
     size = index.size // count
-    most = min(worth * count // max(index.blob_offsets[-1], 1), _MOST // size)
+    most = min(-(-worth * count // max(index.blob_offsets[-1], 1)), _MOST // size)
     return Cut(count=count, size=size, most=max(most, 1))
 
 
