@@ -176,6 +176,24 @@ def index_range(blob: Descriptor, *, source: str) -> tuple[int, int] | None:
     return start, end
 
 
+def even_chunk_size(blob: Descriptor, size: int, *, unit: int, source: str) -> int:
+    """Bytes of every chunk but the last of a layer of ``size`` bytes, as its length tells before the index is here.
+
+    ``unit``, or twice as much, or four times, ...; 0 when it has no chunk index, or one of another length. What it
+    says is to be compared with the index.
+
+    Raises:
+        CorruptChunkIndex: see ``index_range``.
+    """
+    where = index_range(blob, source=source)
+    if where is None:
+        return 0
+    count, rest = divmod(where[1] - where[0] - _SKIPPABLE.size - _HEADER.size, _ENTRY.size)
+    while -(-size // unit) > count > 0 and unit < MAX_CHUNK_SIZE:
+        unit *= 2
+    return unit if rest == 0 and -(-size // unit) == count else 0
+
+
 def open_index(blob: Descriptor, frame: bytes, *, source: str) -> ChunkIndex:
     """The chunk index in ``frame``, the bytes of ``index_range(blob)``, checked against the blob's annotations.
 

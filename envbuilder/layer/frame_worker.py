@@ -19,17 +19,17 @@ from envbuilder.layer import pages
 
 #: Slot, bytes of its chunk. A write of this size to a pipe is one read of this size, whoever reads (pipe(7)).
 TASK = struct.Struct("<II")
-#: Slot, bytes of its frame, checksum, node over its pages.
-ANSWER = struct.Struct("<II32s32s")
+#: Slot, bytes of its nodes, of its frame, checksum.
+ANSWER = struct.Struct("<III32s")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A chunk as it is stored; its checksum, and the node over its pages."""
+    """A chunk as it is stored; its checksum, and the nodes over its pages."""
 
     data: bytes | memoryview
     checksum: bytes
-    node: bytes
+    nodes: bytes | memoryview
 
 
 class Framer:
@@ -41,13 +41,18 @@ class Framer:
 
     def frame(self, chunk: memoryview) -> Frame:
         data = self._compressor.compress(chunk)
-        return Frame(data, hashlib.sha256(data).digest(), pages.node(pages.leaves(chunk)))
+        return Frame(data, hashlib.sha256(data).digest(), pages.nodes(chunk))
 
 
 def slot_size(chunk_size: int) -> int:
-    """Bytes of a slot: a chunk, and the most that zstd makes of it (ZSTD_COMPRESSBOUND), in whole pages."""
-    most = chunk_size + chunk_size + (chunk_size >> 8) + 64
+    """Bytes of a slot: a chunk, its nodes, and the most that zstd makes of it (ZSTD_COMPRESSBOUND), in whole pages."""
+    most = chunk_size + nodes_size(chunk_size) + chunk_size + (chunk_size >> 8) + 64
     return -(-most // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def nodes_size(chunk_size: int) -> int:
+    """Bytes of the nodes of a chunk."""
+    return -(-chunk_size // pages.GROUP_SIZE) * pages.HASH_SIZE
 
 
 def serve(memory: int, tasks: int, answers: int, chunk_size: int, level: int) -> None:
@@ -59,8 +64,10 @@ def serve(memory: int, tasks: int, answers: int, chunk_size: int, level: int) ->
         chunk = shared[slot * step : slot * step + size]
         frame = framer.frame(chunk)
         start = slot * step + chunk_size
-        shared[start : start + len(frame.data)] = frame.data
+        middle = start + len(frame.nodes)
+        shared[start:middle] = frame.nodes
+        shared[middle : middle + len(frame.data)] = frame.data
         try:
-            os.write(answers, ANSWER.pack(slot, len(frame.data), frame.checksum, frame.node))
+            os.write(answers, ANSWER.pack(slot, len(frame.nodes), len(frame.data), frame.checksum))
         except BrokenPipeError:
             return

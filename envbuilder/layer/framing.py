@@ -116,9 +116,10 @@ class Framing:
             data = os.read(self._hear, ANSWER.size)
             if not data:
                 raise self._died()
-            made, size, checksum, node = ANSWER.unpack(data)
+            made, proofs, size, checksum = ANSWER.unpack(data)
             start = made * self._step + self._chunk_size
-            self._answers[made] = Frame(self._shared[start : start + size], checksum, node)
+            middle = start + proofs
+            self._answers[made] = Frame(self._shared[middle : middle + size], checksum, self._shared[start:middle])
             self._answered += 1
         return self._answers.pop(slot)
 

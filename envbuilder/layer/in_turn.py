@@ -55,7 +55,7 @@ class InTurn:
     def append(self, chunk: memoryview, frame: Frame) -> None:
         """Take the next chunk, and write its frame."""
         self._diff_id.update(chunk)
-        self.nodes += frame.node
+        self.nodes += frame.nodes
         self._checksums += frame.checksum
         self._offsets.append(self._offsets[-1] + len(chunk))
         self._blob_offsets.append(self._blob_offsets[-1] + len(frame.data))

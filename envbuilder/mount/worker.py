@@ -17,7 +17,6 @@ from pathlib import Path
 
 from envbuilder.errors import EnvbuilderError, HostError
 from envbuilder.mount.chunks.eviction import enforce
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import PULLER, SLOTS, STREAMER, Counters
 from envbuilder.mount.erofstree import ErofsTree
@@ -29,10 +28,11 @@ from envbuilder.mount.fetch.stream import stream
 from envbuilder.mount.heartbeat import Beats, keep_beating
 from envbuilder.mount.host.fuse import FuseServer
 from envbuilder.mount.host.kernel import end_with_parent
+from envbuilder.mount.host.memory import keep_freed
 from envbuilder.mount.request import Serving
 from envbuilder.mount.seen.waits import WaitLog
 from envbuilder.mount.startup.reads import recorder
-from envbuilder.mount.startup.trace import chunks_of
+from envbuilder.mount.startup.trace import groups_of
 from envbuilder.mount.state import MountFolder, in_use
 from envbuilder.mount.treefs import TreeServer
 from envbuilder.store.mirrored import GivingTarget
@@ -84,7 +84,7 @@ def serve(
     fetcher.start(open_source(serving, fetcher.counters), background=serving.background, foreseen=foreseen)
     if serving.trace is not None and not foreseen:
         trace = serving.trace.trace
-        fetcher.schedule.want_chunks(list(chunks_of(trace.ranges, CHUNK_PAGES)))
+        fetcher.schedule.want_groups(groups_of(trace.ranges))
         if trace.covers_most_of([each.size for each in serving.devices]):
             fetcher.schedule.want_rest(eager=True)
     flushed = fitted = fetcher.counters.snapshot().fetched_chunks
@@ -210,6 +210,7 @@ def main(body: Callable[[], None], *, parent: int = 0) -> None:
     try:
         if parent:
             end_with_parent(parent)
+        keep_freed()
         body()
         status = 0
     except EnvbuilderError as error:

@@ -79,7 +79,7 @@ FLAVOUR_OF = PREFIX + "flavour-of"
 # Start-up traces (docs/formats/trace.md).
 TRACE_ARTIFACT = "application/vnd.envbuilder.trace.v1"
 TRACE = "application/vnd.envbuilder.trace.v1+zstd"
-HOT_BUNDLE = "application/vnd.envbuilder.hot.v1"
+HOT_BUNDLE = "application/vnd.envbuilder.hot.v2"
 #: When a trace was made, seconds since the epoch.
 TRACE_MADE = PREFIX + "trace-made"
 #: The trace and its bundle, "DIGEST SIZE" each, so that who lists referrers need not ask for the manifest.

@@ -9,7 +9,7 @@ from functools import partial
 
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.image.assemble import Image, assemble
-from envbuilder.layer.frames import FrameWriter
+from envbuilder.layer.frames import CHUNK_SIZE, FrameWriter
 from envbuilder.layer.model import Layer
 from envbuilder.layer.tar import write_tar
 from envbuilder.layer.tree import Entry
@@ -33,10 +33,10 @@ def tar_of(entries: Iterable[Entry]) -> bytes:
     return out.getvalue()
 
 
-def layer_of(entries: Sequence[Entry], *, name: str = "test/layer") -> BuiltLayer:
+def layer_of(entries: Sequence[Entry], *, name: str = "test/layer", chunk_size: int = CHUNK_SIZE) -> BuiltLayer:
     """The layer of ``entries``."""
     out = io.BytesIO()
-    writer = FrameWriter(out)
+    writer = FrameWriter(out, chunk_size=chunk_size)
     placed = write_tar(entries, writer)
     framed = writer.finish()
     layer = Layer(

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 from envbuilder.image.inspect import OpenImage, open_image
+from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.layer.tree import directory, file, symlink
 from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.state import MountFolder
@@ -27,11 +28,15 @@ _TAG = "test"
 
 
 def push_test_image(layout: Path) -> None:
-    """Make an image layout at ``layout`` with an image of two layers: programs of this host, and ``data/``."""
+    """Make an image layout at ``layout`` with an image of two layers: programs of this host, and ``data/``.
+
+    The first is cut as layers of old are.
+    """
     layers = [
         layer_of(
             [*small_system(_PROGRAMS), directory("data"), file("data/big", BIG), symlink("data/link", "big")],
             name="one",
+            chunk_size=GROUP_SIZE,
         ),
         layer_of([file("data/second", BIG[::-1]), file("data/small", b"small\n")], name="two"),
     ]

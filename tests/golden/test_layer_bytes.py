@@ -43,7 +43,7 @@ TOP = [
     file("etc/motd", b"later\n"),
     file("srv/" + "long-" * 40, b"pax path"),
     file("srv/naïve", b""),
-    file("srv/large", bytes(range(256)) * 1200),
+    file("srv/large", bytes(range(256)) * 4800),
 ]
 
 

@@ -1,7 +1,7 @@
-"""Which single pages of a blob are here, of chunks that are not: eight bytes a chunk, a bit a page.
+"""Which single pages of a blob are here, of chunks that are not: eight bytes a group (layer/pages.py), a bit a page.
 
 A hot bundle brings pages of many chunks. They lie in ``data`` where they belong; this map says so, in the boot
-that wrote it, as ``present`` does for chunks. Two processes that add pages of one chunk in the same moment may lose
+that wrote it, as ``present`` does for chunks. Two processes that add pages of one group in the same moment may lose
 a bit, which costs a fetch and no more.
 """
 
@@ -9,41 +9,49 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-#: Pages of a chunk that a word can tell of: 256 KiB of 4 KiB pages (layer/frames.py CHUNK_SIZE).
-CHUNK_PAGES = 64
-_ALL = (1 << CHUNK_PAGES) - 1
-_WORD = 8
+from envbuilder.layer.pages import GROUP_PAGES, PAGE_SIZE
+
+#: Bytes of a word: a bit for each page of a group.
+_WORD = GROUP_PAGES // 8
 
 
 class PageMap:
-    """The map in ``file``, for ``chunks`` chunks; made when it is not there. Thread-safe for readers."""
+    """The map in ``file``, for ``size`` bytes; made when it is not there. Thread-safe for readers."""
 
-    def __init__(self, file: Path, chunks: int) -> None:
+    def __init__(self, file: Path, size: int) -> None:
         """Raises OSError: it cannot be written."""
+        length = -(-size // (GROUP_PAGES * PAGE_SIZE)) * _WORD
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            size = os.fstat(opened).st_size
-            if size != chunks * _WORD:
+            if os.fstat(opened).st_size != length:
                 # Written, not a hole: a full disk must be an error here, not a SIGBUS later.
                 os.ftruncate(opened, 0)
-                os.pwrite(opened, bytes(chunks * _WORD), 0)
-            self._map = mmap.mmap(opened, chunks * _WORD)
+                os.pwrite(opened, bytes(length), 0)
+            self._map = mmap.mmap(opened, length)
         finally:
             os.close(opened)
         self._words = memoryview(self._map).cast("Q")
 
-    def has(self, chunk: int, first: int, last: int) -> bool:
-        """Whether pages ``first`` to ``last`` of ``chunk``, both included, are here."""
-        need = (1 << last + 1) - (1 << first)
-        return self._words[chunk] & need == need
+    def has(self, first: int, last: int) -> bool:
+        """Whether pages ``first`` to ``last``, both included, are here."""
+        return all(self._words[group] & need == need for group, need in _bits(first, last))
 
-    def add(self, chunk: int, first: int, count: int) -> None:
-        """Pages of ``chunk`` are in ``data``, ``count`` from ``first`` on."""
-        self._words[chunk] |= ((1 << count) - 1) << first & _ALL
+    def add(self, first: int, count: int) -> None:
+        """Pages are in ``data``, ``count`` from ``first`` on."""
+        for group, bits in _bits(first, first + count - 1):
+            self._words[group] |= bits
 
     def close(self) -> None:
         """Let go of the map."""
         self._words.release()
         self._map.close()
+
+
+def _bits(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The groups of pages ``first`` to ``last``, and of each the bits of those."""
+    for group in range(first // GROUP_PAGES, last // GROUP_PAGES + 1):
+        start = group * GROUP_PAGES
+        yield group, (1 << min(last - start, GROUP_PAGES - 1) + 1) - (1 << max(first - start, 0))

@@ -25,6 +25,7 @@ import mmap
 import os
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from pathlib import Path
 
 from envbuilder.digest import Digest
 from envbuilder.errors import HostError, IntegrityError
+from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.chunks.pagemap import PageMap
 from envbuilder.mount.chunks.whole import boot_id, hold, is_whole, present_file
 
@@ -150,7 +152,7 @@ class StoredBlob:
         self.pages: PageMap | None = None
 
     def with_pages(self) -> PageMap:
-        """The map of single pages, from now on ``pages`` too; for blobs whose chunks all have ``CHUNK_PAGES`` pages.
+        """The map of single pages, from now on ``pages`` too; for blobs whose chunks are all of whole pages.
 
         Raises:
             OSError: the disk is full.
@@ -158,7 +160,7 @@ class StoredBlob:
         if self.pages is None:
             fcntl.flock(self._lock, fcntl.LOCK_EX)  # streamer and worker come here at once, and one makes the file
             try:
-                self.pages = PageMap(self.folder / f"pages.{boot_id()}", self._count)
+                self.pages = PageMap(self.folder / f"pages.{boot_id()}", self.size)
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
         return self.pages
@@ -201,6 +203,11 @@ class StoredBlob:
         """Whether chunks ``first`` to ``last``, both included, are here."""
         return self._present.find(b"\0", first, last + 1) < 0
 
+    def has_pages(self, first: int, last: int) -> bool:
+        """Whether pages ``first`` to ``last``, both included, are here, in whole chunks or singly."""
+        chunks = (bisect_right(self._starts, page * PAGE_SIZE) - 1 for page in (first, last))
+        return self.has(*chunks) or (self.pages is not None and self.pages.has(first, last))
+
     def missing(self, first: int, last: int) -> Iterator[int]:
         """The chunks from ``first`` to ``last``, both included, that are not here."""
         at = self._present.find(b"\0", first, last + 1)
@@ -238,17 +245,17 @@ class StoredBlob:
             view, at = view[count:], at + count
         os.pwrite(self._present_file, b"\1", chunk)
 
-    def write_pages(self, chunk: int, first: int, data: memoryview, pages: int) -> None:
-        """Keep ``pages`` verified pages of ``chunk``, from its page ``first`` on: data first, then their bits.
+    def write_pages(self, first: int, data: memoryview, count: int) -> None:
+        """Keep ``count`` verified pages from page ``first`` on: data first, then their bits.
 
         Raises:
             OSError: the disk is full.
         """
-        at = self._starts[chunk] + first * mmap.PAGESIZE
+        at = first * PAGE_SIZE
         while data:
-            count = os.pwrite(self._data, data, at)
-            data, at = data[count:], at + count
-        self.with_pages().add(chunk, first, pages)
+            written = os.pwrite(self._data, data, at)
+            data, at = data[written:], at + written
+        self.with_pages().add(first, count)
 
     def flush(self) -> bool:
         """Make durable what is here now, which takes the disk's time; True when that is all of it.

@@ -10,9 +10,7 @@ from operator import eq
 from typing import Protocol, TypeAlias
 
 from envbuilder.layer.chunks import ChunkIndex
-from envbuilder.layer.frames import CHUNK_SIZE
 from envbuilder.layer.pages import PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.foreign.spans import SpanMap
@@ -51,11 +49,15 @@ class LazyBlob:
         self.read_at = 0.0
         self.noted: Callable[[int, int, int, Done], Done] | None = None
 
-    def prepared(self, stored: StoredBlob) -> None:
-        """Hot pages may come before the index is here: all chunks have ``CHUNK_SIZE`` bytes."""
-        self._chunk_size = CHUNK_SIZE
+    def prepared(self, stored: StoredBlob, chunk_size: int) -> None:
+        """Hot pages may come before the index is here: all chunks have ``chunk_size`` bytes."""
+        self._chunk_size = chunk_size
         stored.with_pages()
         self.stored = stored
+
+    def fits(self, index: AnyIndex) -> bool:
+        """Whether ``index`` is what ``prepared`` was told of."""
+        return lies_evenly(index, self._chunk_size)
 
     def opened(self, index: AnyIndex, stored: StoredBlob) -> None:
         """The index is here: reads can be planned."""
@@ -79,7 +81,7 @@ class LazyBlob:
         self.read_at = time.monotonic()
         first, last = self.chunks(offset, len(into))
         if not stored.has(first, last):
-            if not all(self.has_part(chunk, offset, len(into)) for chunk in range(first, last + 1)):
+            if not self._has_parts(first, last, offset, len(into)):
                 return bool(self.overflow) and self._read_overflow(stored, offset, into, first, last)
             self._counters.add("hot_reads")
             last = -1
@@ -89,19 +91,25 @@ class LazyBlob:
             self._wanting.go_on(self, last)
         return True
 
+    def has_page(self, page: int) -> bool:
+        """Whether a page is here, with its chunk or singly."""
+        return self.stored is not None and self.stored.has_pages(page, page)
+
     def has_part(self, chunk: int, offset: int, size: int) -> bool:
         """Whether what a read of ``size`` bytes at ``offset`` needs of ``chunk`` is here, the whole or its pages."""
-        stored = self.stored
+        stored, step = self.stored, self._chunk_size
         if stored is None:
             return False
         if stored.has(chunk, chunk):
             return True
-        if stored.pages is None:
+        if stored.pages is None or not step:
             return False
-        start = chunk * CHUNK_PAGES
-        first = max(offset // PAGE_SIZE - start, 0)
-        last = min((offset + size - 1) // PAGE_SIZE - start, CHUNK_PAGES - 1)
-        return stored.pages.has(chunk, first, last)
+        first = max(offset, chunk * step) // PAGE_SIZE
+        last = (min(offset + size, (chunk + 1) * step) - 1) // PAGE_SIZE
+        return stored.pages.has(first, last)
+
+    def _has_parts(self, first: int, last: int, offset: int, size: int) -> bool:
+        return all(self.has_part(chunk, offset, size) for chunk in range(first, last + 1))
 
     def _read_overflow(self, stored: StoredBlob, offset: int, into: memoryview, first: int, last: int) -> bool:
         assert self.index is not None

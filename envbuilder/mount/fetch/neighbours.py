@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from envbuilder.mount.fetch.guess import behind, run_from
+from envbuilder.mount.fetch.guess import Cut, behind, run_from
 from envbuilder.mount.fetch.jobs import runs
 from envbuilder.mount.fetch.lazyblob import LazyBlob
 
 #: What is on its way: (blob, chunk).
 Flights = Container[tuple[int, int]]
-#: Chunks of a guess at the most, however small they are as stored: each is unpacked.
-_MOST = 32
+#: Bytes of a guess at the most, unpacked, however few they are as stored.
+_MOST = 8 << 20
 
 
 def together_with(
@@ -24,11 +24,10 @@ def together_with(
 
     worth: bytes, as stored, that a guess may have.
     """
-    assert blob.index is not None
     wanted = set(missing)
-    most = _chunks(blob, worth)
+    cut = _cut(blob, worth)
     for chunk in missing:
-        following = _unasked(blob, behind(chunk, blob.read, len(blob.index), most=most, traced=traced), flights)
+        following = _unasked(blob, behind(chunk, blob.read, cut, traced=traced), flights)
         wanted.update(number for place, number in enumerate(following, chunk + 1) if place == number)
     return runs(sorted(wanted))
 
@@ -38,16 +37,19 @@ def ahead_of(blob: LazyBlob, chunk: int, flights: Flights, *, worth: int, overta
 
     overtaken: that chunk was not even asked for, so that all of it is fetched.
     """
-    assert blob.index is not None
-    run = run_from(chunk, blob.read, len(blob.index), most=_chunks(blob, worth))
+    run = run_from(chunk, blob.read, _cut(blob, worth))
     unasked = _unasked(blob, run, flights)
     return runs(unasked if overtaken or 2 * len(unasked) > len(run) else ())
 
 
-def _chunks(blob: LazyBlob, worth: int) -> int:
-    """How many chunks of ``blob`` are ``worth`` bytes on average; one at least."""
-    assert blob.index is not None
-    return max(1, min(worth * len(blob.index) // max(blob.index.blob_offsets[-1], 1), _MOST))
+def _cut(blob: LazyBlob, worth: int) -> Cut:
+    """A guess may be as many chunks as have ``worth`` bytes on average, rounded up: of large chunks one is much."""
+    index = blob.index
+    assert index is not None
+    count = len(index)
+    size = index.size // count
+    most = min(-(-worth * count // max(index.blob_offsets[-1], 1)), _MOST // size)
+    return Cut(count=count, size=size, most=max(most, 1))
 
 
 def _unasked(blob: LazyBlob, chunks: range, flights: Flights) -> list[int]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from envbuilder.layer.pages import PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
 from envbuilder.mount.fetch.lazyblob import Done, LazyBlob
 from envbuilder.mount.startup.hot import FramePlan
 from envbuilder.mount.startup.trace import Frame
@@ -72,7 +71,7 @@ class Promised:
         last = -1
         for page in range(offset // PAGE_SIZE, (offset + size - 1) // PAGE_SIZE + 1):
             frame = pages.get(page, -1)
-            if frame < 0 and not blob.has_part(page // CHUNK_PAGES, page * PAGE_SIZE, PAGE_SIZE):
+            if frame < 0 and not blob.has_page(page):
                 return False
             last = max(last, frame)
         if last < self._done or self._ends[last + 1] - self._ends[self._done] > self._reach(now):

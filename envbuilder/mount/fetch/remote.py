@@ -18,11 +18,11 @@ from typing import cast
 from envbuilder.digest import Descriptor
 from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
 from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
-from envbuilder.layer.frames import CHUNK_SIZE, BadChunk, read_chunk
+from envbuilder.layer.frames import BadChunk, read_chunk
 from envbuilder.mount.chunks.store import ChunkStore, StoreRefused
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch.jobs import FOR_GOOD, INDEX, Job
-from envbuilder.mount.fetch.lazyblob import LazyBlob, lies_evenly
+from envbuilder.mount.fetch.lazyblob import LazyBlob
 from envbuilder.mount.fetch.rounds import WHOLE, Share
 from envbuilder.mount.fetch.schedule import Schedule
 from envbuilder.mount.fetch.slots import FreeTurn, Turn
@@ -238,8 +238,8 @@ class Fetcher:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
         if (stored := blob.stored) is None:
             stored = self._store.open(blob.device.stored_as, index.offsets[:-1], index.size)
-        elif not lies_evenly(index, CHUNK_SIZE):
-            raise BadChunk(f"{source}: chunk index: want chunks of {CHUNK_SIZE} bytes, as its pages are counted")
+        elif not blob.fits(index):
+            raise BadChunk(f"{source}: chunk index: its chunks are not all of the size that its length tells")
         self._schedule.opened(blob, index, stored)
 
     def _read_index(self, descriptor: Descriptor, source: str) -> ChunkIndex:

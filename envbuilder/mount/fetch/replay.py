@@ -12,7 +12,7 @@ from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.fetch.promised import Promised
 from envbuilder.mount.fetch.remote import Fetcher
 from envbuilder.mount.fetch.schedule import Schedule
-from envbuilder.mount.fetch.stream import COUNT, frame_plans, open_touched
+from envbuilder.mount.fetch.stream import COUNT, chunk_size, frame_plans, open_touched
 from envbuilder.mount.request import Serving
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def await_stream(fetcher: Fetcher, serving: Serving, coming: int) -> bool:
         _log.warning("%s: started without its hot bundle: %s", serving.image, error)
         return False
     for number, stored in touched.items():
-        fetcher.blobs[number].prepared(stored)
+        fetcher.blobs[number].prepared(stored, chunk_size(serving.devices[number]))
     fetcher.schedule.promise(Promised(frame_plans(serving.trace), trace.frames))
     threading.Thread(target=_listen, args=(fetcher.schedule, coming), name="hot", daemon=True).start()
     return True

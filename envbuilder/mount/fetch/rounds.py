@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
-from envbuilder.layer.frames import CHUNK_SIZE
+from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.mount.fetch.jobs import AHEAD, BACKGROUND, Job, runs
 from envbuilder.mount.fetch.lazyblob import LazyBlob
 
-#: Chunks of a trace that are looked at together for neighbours: fewer requests, and little out of order.
+#: Groups of pages of a trace that are looked at together for neighbours: fewer requests, and little out of order.
 _WINDOW = 256
 #: Compressed bytes of one background request (lazy_start.md 4: coalesced 4-8 MiB ranges).
 _BACKGROUND_RANGE = 4 << 20
 
-#: Chunks that one process gets in one piece where several pull an image: 16 MiB, some requests.
-_STRETCH = 64
+#: Bytes, unpacked, that one process gets in one piece where several pull an image: some requests.
+_STRETCH = 16 << 20
 #: Number of a process, and of how many.
 Share = tuple[int, int]
 WHOLE: Share = (0, 1)
@@ -27,12 +27,12 @@ NOTHING: Share = (1, 1)
 Flights = MutableMapping[tuple[int, int], Job]
 
 
-def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], flights: Flights) -> Iterator[Job]:
-    """Jobs for ``chunks``, (blob, chunk), in about this order; neighbours within a window are joined.
+def foreseen(groups: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], flights: Flights) -> Iterator[Job]:
+    """Jobs for groups of pages, (blob, group), in about this order; neighbours within a window are joined.
 
-    They are counted as if each had ``CHUNK_SIZE`` bytes: a trace does not know how the layers of others are cut.
+    A trace does not know how a layer is cut.
     """
-    left = list(chunks)
+    left = list(groups)
     while left:
         window = [each for each in left if blobs[each[0]].index is not None][:_WINDOW]
         if not window:
@@ -43,7 +43,7 @@ def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], fligh
             blob = blobs[number]
             assert blob.index is not None
             assert blob.stored is not None
-            wanted = sorted({real for each, chunk in window if each == number for real in _real(blob, chunk)})
+            wanted = sorted({chunk for each, group in window if each == number for chunk in _chunks_of(blob, group)})
             missing = [
                 chunk for chunk in wanted if (number, chunk) not in flights and not blob.stored.has(chunk, chunk)
             ]
@@ -51,12 +51,12 @@ def foreseen(chunks: Sequence[tuple[int, int]], blobs: Sequence[LazyBlob], fligh
                 yield _started(Job(blob, first, last, AHEAD), flights)
 
 
-def _real(blob: LazyBlob, chunk: int) -> range:
-    """The chunks of ``blob`` where one of the usual size would be number ``chunk``."""
-    start = chunk * CHUNK_SIZE
+def _chunks_of(blob: LazyBlob, group: int) -> range:
+    """The chunks of ``blob`` that have pages of ``group``."""
+    start = group * GROUP_SIZE
     if start >= blob.size:
         return range(0)
-    first, last = blob.chunks(start, min(CHUNK_SIZE, blob.size - start))
+    first, last = blob.chunks(start, min(GROUP_SIZE, blob.size - start))
     return range(first, last + 1)
 
 
@@ -65,9 +65,10 @@ def rest_of(blob: LazyBlob, flights: Flights, share: Share = WHOLE) -> Iterator[
     assert blob.index is not None
     assert blob.stored is not None
     number, of = share
-    for stretch in range(0, len(blob.index), _STRETCH):
-        if (stretch // _STRETCH + blob.number) % of == number:
-            yield from _rest_of_stretch(blob, flights, stretch, min(stretch + _STRETCH, len(blob.index)))
+    step = max(_STRETCH * len(blob.index) // blob.index.size, 1)
+    for stretch in range(0, len(blob.index), step):
+        if (stretch // step + blob.number) % of == number:
+            yield from _rest_of_stretch(blob, flights, stretch, min(stretch + step, len(blob.index)))
 
 
 def _rest_of_stretch(blob: LazyBlob, flights: Flights, chunk: int, end: int) -> Iterator[Job]:

@@ -34,8 +34,8 @@ _QUIET_S = 0.25
 _IDLE_S, _START_S = 1.0, 30.0
 #: Seconds after a stream of what is foreseen in which a start goes on unseen: the kernel has its pages.
 _UNSEEN_S = 3.0
-#: Chunks kept in memory when the store has no room for them: 64 MiB of our chunks, over all blobs.
-_OVERFLOW_CHUNKS = 256
+#: Bytes of chunks kept in memory when the store has no room for them, over all blobs; of one blob at least.
+_OVERFLOW, _LEAST_OVERFLOW = 64 << 20, 2 << 20
 
 
 class Schedule:
@@ -244,7 +244,9 @@ class Schedule:
         with self._changed:
             first = not blob.overflow
             blob.overflow[number] = data
-            while len(blob.overflow) > _OVERFLOW_CHUNKS // len(self.blobs) + 8:
+            room = _OVERFLOW // len(self.blobs) + _LEAST_OVERFLOW
+            # The one that came last is what a read waits for, however large.
+            while len(blob.overflow) > 1 and sum(map(len, blob.overflow.values())) > room:
                 blob.overflow.popitem(last=False)
         return first
 
@@ -338,11 +340,11 @@ class Schedule:
         for each in ready:
             each.done(None)
 
-    def want_chunks(self, chunks: Sequence[tuple[int, int]]) -> None:
-        """Fetch these (blob, chunk) in about this order, before anything that nobody waits for."""
+    def want_groups(self, groups: Sequence[tuple[int, int]]) -> None:
+        """Fetch these groups of pages, (blob, group), in about this order, before anything that nobody waits for."""
         with self._changed:
             self._traced = True
-            self._replay = rounds.foreseen(chunks, self.blobs, self._flights)
+            self._replay = rounds.foreseen(groups, self.blobs, self._flights)
             self._changed.notify_all()
 
     def _is_quiet(self) -> bool:

@@ -20,14 +20,14 @@ from typing import TypeVar, cast
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import UnavailableError
-from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.layer.chunks import CorruptChunkIndex, even_chunk_size
+from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.request import Serving
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Part, Prover, page_root, plan_frames
+from envbuilder.mount.request import Device, Serving
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Prover, page_root, plan_frames
 from envbuilder.mount.startup.push import Pusher
-from envbuilder.mount.startup.trace import Frame, Trace
+from envbuilder.mount.startup.trace import Trace
 from envbuilder.mount.startup.traces import FoundTrace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
@@ -52,16 +52,24 @@ def frame_plans(found: FoundTrace) -> tuple[FramePlan, ...]:
 def is_usable(serving: Serving) -> bool:
     """Whether there is a bundle that the image can prove, and which saves something.
 
-    All layers that it touches must name a root over their pages. What touches most of the image is pulled
-    whole, in the order of the trace.
+    All layers that it touches must name a root over their pages, and have chunks of one size. What touches most of
+    the image is pulled whole, in the order of the trace.
     """
     found = serving.trace
-    return (
-        found is not None
-        and found.hot is not None
-        and not found.trace.covers_most_of([device.size for device in serving.devices])
-        and None not in {page_root(serving.devices[n].blob) for n in {pages.device for pages in found.trace.ranges}}
+    if found is None or found.hot is None:
+        return False
+    touched = [serving.devices[number] for number in {pages.device for pages in found.trace.ranges}]
+    return not found.trace.covers_most_of([device.size for device in serving.devices]) and all(
+        page_root(device.blob) is not None and chunk_size(device) for device in touched
     )
+
+
+def chunk_size(device: Device) -> int:
+    """Bytes of each chunk of a device whose index is not here; 0 where they cannot be known without it."""
+    try:
+        return even_chunk_size(device.blob, device.size, unit=GROUP_SIZE, source=f"layer {device.blob.digest}")
+    except CorruptChunkIndex:
+        return 0
 
 
 def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int, StoredBlob]:
@@ -73,7 +81,7 @@ def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int,
     touched = {}
     for number in sorted({pages.device for pages in trace.ranges}):
         device = serving.devices[number]
-        touched[number] = store.open(device.blob.digest, range(0, device.size, CHUNK_SIZE), device.size)
+        touched[number] = store.open(device.blob.digest, range(0, device.size, chunk_size(device)), device.size)
         touched[number].with_pages()
     return touched
 
@@ -133,16 +141,12 @@ def _bring(
     counters.add("fetched_bytes", len(proofs))
     # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
     for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
-        stored, opened = incoming.proved(partial(_opened, prover, frame, plan))
+        stored, opened = incoming.proved(partial(prover.open, frame=frame, plan=plan))
         for part, pages in opened:
-            blobs[part.device].write_pages(part.chunk, part.first % CHUNK_PAGES, pages, part.count)
+            blobs[part.device].write_pages(part.first, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
         arrived(number + 1)
-
-
-def _opened(prover: Prover, frame: Frame, plan: FramePlan, stored: bytes) -> list[tuple[Part, memoryview]]:
-    return list(prover.open(stored, frame, plan))
 
 
 def _device(serving: Serving, number: int) -> HotDevice:
@@ -155,12 +159,8 @@ def _device(serving: Serving, number: int) -> HotDevice:
 def _first_missing(plans: Sequence[FramePlan], blobs: dict[int, StoredBlob]) -> int:
     """The first frame of which something is not here."""
     for number, plan in enumerate(plans):
-        for part in plan.parts:
-            blob, first = blobs[part.device], part.first % CHUNK_PAGES
-            if not blob.has(part.chunk, part.chunk) and not blob.with_pages().has(
-                part.chunk, first, first + part.count - 1
-            ):
-                return number
+        if not all(blobs[part.device].has_pages(part.first, part.first + part.count - 1) for part in plan.parts):
+            return number
     return len(plans)
 
 

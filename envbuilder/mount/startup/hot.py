@@ -1,7 +1,8 @@
-"""A hot bundle: exactly the pages of a trace, in its order, as one stream that proves itself. Pure.
+"""A hot bundle: exactly the pages of a trace, in about its order, as one stream that proves itself. Pure.
 
     proofs:  the nodes of every device that the trace touches, by device
-    frames:  zstd; each the leaves of the chunks that it is the first to touch, then its pages
+    frames:  zstd, each with the one before as its dictionary; of the groups that it is the first to touch the leaves
+             that do not follow from its own pages, then its pages
 
 Each page is checked against a leaf, leaves against a node, nodes against the root that the image's manifest
 names (layer/pages.py): who made the bundle need not be trusted. Format: docs/formats/trace.md.
@@ -10,8 +11,9 @@ names (layer/pages.py): who made the bundle need not be trusted. Format: docs/fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 import zstandard
@@ -19,9 +21,7 @@ import zstandard
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.layer.pages import HASH_SIZE, PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
+from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, HASH_SIZE, PAGE_SIZE
 from envbuilder.mount.startup.trace import Frame, Pages
 from envbuilder.oci import media_types
 
@@ -34,20 +34,27 @@ class BadHotPage(IntegrityError):
 
 
 class Part(NamedTuple):
-    """Pages of one chunk, ``count`` from ``first`` on (of the device), that stand together in a frame."""
+    """Pages of one group, ``count`` from ``first`` on (of the device), that stand together in a frame."""
 
     device: int
-    chunk: int
+    group: int
     first: int
     count: int  # type: ignore[assignment]  # not the method of tuples
 
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What stands in one frame: the chunks whose leaves come first, then the parts."""
+    """What stands in one frame: the groups, (device, number), whose leaves come first, then the parts."""
 
     fresh: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
+
+    def own(self) -> dict[tuple[int, int], list[Part]]:
+        """The parts of each group, by place: nobody need send leaves of pages that stand in the same frame."""
+        found: dict[tuple[int, int], list[Part]] = {}
+        for part in self.parts:
+            found.setdefault((part.device, part.group), []).append(part)
+        return found
 
     @property
     def pages(self) -> int:
@@ -61,7 +68,10 @@ def page_root(blob: Descriptor) -> Digest | None:
 
 
 def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tuple[FramePlan, ...]:
-    """``ranges`` cut into frames, of ``frame_pages`` pages each or of ``FRAME_PAGES``."""
+    """``ranges`` cut into frames, of ``frame_pages`` pages each or of ``FRAME_PAGES``.
+
+    All pages of a frame come at once, so that they stand by place in it: that makes it smaller.
+    """
     plans: list[FramePlan] = []
     known: set[tuple[int, int]] = set()
     fresh: list[tuple[int, int]] = []
@@ -70,19 +80,19 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
     for pages in ranges:
         at, end = pages.first, pages.first + pages.count
         while at < end:
-            chunk = at // CHUNK_PAGES
-            count = min(end - at, (chunk + 1) * CHUNK_PAGES - at, room)
-            if (key := (pages.device, chunk)) not in known:
+            group = at // GROUP_PAGES
+            count = min(end - at, (group + 1) * GROUP_PAGES - at, room)
+            if (key := (pages.device, group)) not in known:
                 known.add(key)
                 fresh.append(key)
-            parts.append(Part(pages.device, chunk, at, count))
+            parts.append(Part(pages.device, group, at, count))
             at, room = at + count, room - count
             if room == 0:
-                plans.append(FramePlan(tuple(fresh), tuple(parts)))
+                plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
                 fresh, parts = [], []
                 room = full = frame_pages[len(plans)] if len(plans) < len(frame_pages) else full
     if parts:
-        plans.append(FramePlan(tuple(fresh), tuple(parts)))
+        plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
     return tuple(plans)
 
 
@@ -94,22 +104,28 @@ class HotDevice:
     root: Digest
 
     @property
-    def chunks(self) -> int:
-        return -(-self.size // CHUNK_SIZE)
+    def groups(self) -> int:
+        return -(-self.size // GROUP_SIZE)
 
-    def leaves_size(self, chunk: int) -> int:
-        """Bytes of the leaves of ``chunk``.
+    def leaves(self, group: int) -> int:
+        """How many leaves ``group`` has.
 
         Raises:
-            BadHotPage: there is no such chunk.
+            BadHotPage: there is no such group.
         """
-        size = min(CHUNK_SIZE, self.size - chunk * CHUNK_SIZE)
-        if chunk < 0 or size <= 0:
-            raise BadHotPage(f"hot bundle: a page of chunk {chunk} of {self.chunks}")
-        return -(-size // PAGE_SIZE) * HASH_SIZE
+        size = min(GROUP_SIZE, self.size - group * GROUP_SIZE)
+        if group < 0 or size <= 0:
+            raise BadHotPage(f"hot bundle: a page of group {group} of {self.groups}")
+        return -(-size // PAGE_SIZE)
 
     def part_size(self, part: Part) -> int:
-        """Bytes of the pages of ``part``; the last page of a tar may be short."""
+        """Bytes of the pages of ``part``; the last page of a tar may be short.
+
+        Raises:
+            BadHotPage: there are not so many.
+        """
+        if (part.first + part.count - 1) * PAGE_SIZE >= self.size:
+            raise BadHotPage(f"hot bundle: page {part.first + part.count - 1} of {self.size} bytes")
         return min(part.count * PAGE_SIZE, self.size - part.first * PAGE_SIZE)
 
 
@@ -125,17 +141,18 @@ class Prover:
         self._devices = devices
         self._nodes: dict[int, bytes] = {}
         self._leaves: dict[tuple[int, int], bytes] = {}
+        self._before = b""
         at = 0
         for number, device in sorted(devices.items()):
-            nodes = proofs[at : at + device.chunks * HASH_SIZE]
-            at += device.chunks * HASH_SIZE
+            nodes = proofs[at : at + device.groups * HASH_SIZE]
+            at += device.groups * HASH_SIZE
             if tree.root(nodes) != device.root:
                 raise BadHotPage(f"hot bundle: the proofs of device {number} are not of the image")
             self._nodes[number] = nodes
         if at != len(proofs):
             raise BadHotPage(f"hot bundle: want {at} bytes of proofs, got {len(proofs)}")
 
-    def open(self, stored: bytes, frame: Frame, plan: FramePlan) -> Iterator[tuple[Part, memoryview]]:
+    def open(self, stored: bytes, frame: Frame, plan: FramePlan) -> list[tuple[Part, memoryview]]:
         """The pages of a frame, every one proved.
 
         Raises:
@@ -143,33 +160,81 @@ class Prover:
         """
         if len(stored) != frame.size or hashlib.sha256(stored).hexdigest() != frame.sha256:
             raise BadHotPage("hot bundle: a frame is not the one that the trace names")
-        sizes = [self._devices[device].leaves_size(chunk) for device, chunk in plan.fresh]
-        sizes += [self._devices[part.device].part_size(part) for part in plan.parts]
-        want = sum(sizes)
+        own = plan.own()
+        sizes = [self._devices[part.device].part_size(part) for part in plan.parts]
+        proofs = [
+            (self._devices[key[0]].leaves(key[1]) - sum(part.count for part in own[key])) * HASH_SIZE
+            for key in plan.fresh
+        ]
+        want = sum(sizes) + sum(proofs)
         try:
-            if zstandard.get_frame_parameters(stored).content_size != want or min(sizes) <= 0:
+            if zstandard.get_frame_parameters(stored).content_size != want or min(proofs, default=0) < 0:
                 raise BadHotPage(f"hot bundle: a frame does not hold {want} bytes")
-            data = zstandard.ZstdDecompressor().decompress(stored, max_output_size=want, allow_extra_data=False)
+            unpack = zstandard.ZstdDecompressor(dict_data=_dictionary(self._before))
+            data = unpack.decompress(stored, max_output_size=want, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise BadHotPage(f"hot bundle: {error}") from error
-        view, at = memoryview(data), 0
-        for key, size in zip(plan.fresh, sizes, strict=False):
-            leaves = bytes(view[at : at + size])
-            number, chunk = key
-            if tree.node(leaves) != self._nodes[number][chunk * HASH_SIZE : (chunk + 1) * HASH_SIZE]:
-                raise BadHotPage(f"hot bundle: chunk {chunk} of device {number}: leaves are not of the image")
-            self._leaves[key] = leaves
-            at += size
-        for part, size in zip(plan.parts, sizes[len(plan.fresh) :], strict=True):
-            found = view[at : at + size]
-            start = part.first % CHUNK_PAGES * HASH_SIZE
-            leaves = self._leaves[part.device, part.chunk][start : start + part.count * HASH_SIZE]
-            if tree.leaves(found) != leaves:
+        cut = [0, *accumulate([*proofs, *sizes])]
+        pieces = [memoryview(data)[start:end] for start, end in pairwise(cut)]
+        found = list(zip(plan.parts, pieces[len(proofs) :], strict=True))
+        leaves = {part: tree.leaves(pages) for part, pages in found}
+        for key, others in zip(plan.fresh, pieces, strict=False):
+            self._leaves[key] = self._joined(key, others, {part: leaves[part] for part in own[key]})
+        for part, theirs in leaves.items():
+            start = part.first % GROUP_PAGES * HASH_SIZE
+            if theirs != self._leaves[part.device, part.group][start : start + len(theirs)]:
                 raise BadHotPage(f"hot bundle: page {part.first} of device {part.device} is not of the image")
+        self._before = data
+        return found
+
+    def _joined(self, key: tuple[int, int], others: memoryview, own: Mapping[Part, bytes]) -> bytes:
+        """The leaves of a group: those of pages that came with them, and the ``others``.
+
+        Raises:
+            BadHotPage: they are not of the image.
+        """
+        number, group = key
+        joined, at = bytearray(), 0
+        gaps = _gaps(list(own), self._devices[number].leaves(group))
+        for (start, stop), theirs in zip_longest(gaps, own.values(), fillvalue=b""):
+            size = (stop - start) * HASH_SIZE
+            joined += others[at : at + size]
+            joined += theirs
             at += size
-            yield part, found
+        leaves = bytes(joined)
+        if tree.node(leaves) != self._nodes[number][group * HASH_SIZE : (group + 1) * HASH_SIZE]:
+            raise BadHotPage(f"hot bundle: group {group} of device {number} is not of the image")
+        return leaves
 
 
-def close_frame(compressor: zstandard.ZstdCompressor, leaves: Sequence[bytes], pages: Sequence[bytes]) -> bytes:
-    """A frame as stored: the counterpart of ``Prover.open``."""
-    return compressor.compress(b"".join([*leaves, *pages]))
+def frame_data(plan: FramePlan, leaves: Mapping[tuple[int, int], bytes], pages: Iterable[bytes]) -> bytes:
+    """What a frame holds. leaves: of each fresh group, all; pages: of each part."""
+    own = plan.own()
+    sent = [
+        leaves[key][start * HASH_SIZE : stop * HASH_SIZE]
+        for key in plan.fresh
+        for start, stop in _gaps(own[key], len(leaves[key]) // HASH_SIZE)
+    ]
+    return b"".join([*sent, *pages])
+
+
+def _gaps(parts: Sequence[Part], count: int) -> Iterator[tuple[int, int]]:
+    """Of a group of ``count`` pages those before, between and behind ``parts``: first and end."""
+    page = 0
+    for part in parts:
+        first = part.first % GROUP_PAGES
+        yield page, first
+        page = first + part.count
+    yield page, count
+
+
+def close_frame(before: bytes, data: bytes, *, level: int) -> bytes:
+    """The frame of ``data`` as stored, behind one of ``before``, empty for the first: what ``Prover.open`` opens."""
+    return zstandard.ZstdCompressor(
+        level=level, write_checksum=False, write_content_size=True, dict_data=_dictionary(before)
+    ).compress(data)
+
+
+def _dictionary(before: bytes) -> zstandard.ZstdCompressionDict | None:
+    """What stands in one frame often resembles what stood in the last."""
+    return zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if before else None

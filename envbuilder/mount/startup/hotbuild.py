@@ -9,21 +9,20 @@ import hashlib
 import multiprocessing
 import os
 from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-
-import zstandard
+from typing import BinaryIO, NamedTuple
 
 from envbuilder.digest import Descriptor
 from envbuilder.errors import IntegrityError
 from envbuilder.image.inspect import fetch_index
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE, read_chunk
-from envbuilder.layer.pages import PAGE_SIZE
-from envbuilder.mount.chunks.pagemap import CHUNK_PAGES
-from envbuilder.mount.startup.hot import FramePlan, close_frame, page_root, plan_frames
+from envbuilder.layer.frames import read_chunk
+from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, PAGE_SIZE
+from envbuilder.mount.startup.hot import FramePlan, close_frame, frame_data, page_root, plan_frames
 from envbuilder.mount.startup.trace import Frame, Trace
 from envbuilder.store.target import RangeTarget
 
@@ -48,10 +47,18 @@ def is_of_use(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget) -
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be copied of one device: (chunk, first page of it, pages, place in the spool file)."""
+    """What is to be copied of one device: (group, first page of it, pages, place in the spool file)."""
 
     blob: Descriptor
     parts: tuple[tuple[int, int, int, int], ...]
+
+
+class _Found(NamedTuple):
+    """What proves the pages of one device: its nodes, the leaves of groups that are touched; its size."""
+
+    nodes: bytes
+    leaves: dict[int, bytes]
+    size: int
 
 
 def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget, file: Path, *, jobs: int) -> Trace:
@@ -65,7 +72,7 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
     place = 0
     for plan in plans:
         for part in plan.parts:
-            wanted[part.device].append((part.chunk, part.first % CHUNK_PAGES, part.count, place))
+            wanted[part.device].append((part.group, part.first % GROUP_PAGES, part.count, place))
             place += part.count * PAGE_SIZE
     if any(page_root(layers[device]) is None for device in wanted):
         raise NoPageTree(f"{trace.image}: its layers name no root over their pages")
@@ -76,59 +83,66 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
         work = [(_Wanted(layers[device], tuple(parts)), source, spool) for device, parts in sorted(wanted.items())]
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             found = dict(zip(sorted(wanted), pool.map(_copy_pages, *zip(*work, strict=True)), strict=True))
-        frames, proofs = _write(plans, found, spool, file)
+        frames, proofs = _write(plans, found, spool, file, jobs)
         return replace(trace, frames=frames, proofs=proofs)
     finally:
         spool.unlink(missing_ok=True)
 
 
-def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> tuple[bytes, dict[int, bytes], int]:
-    """Copy pages of one device to their places; its nodes, the leaves of chunks that are touched, its size."""
+def _copy_pages(wanted: _Wanted, source: RangeTarget, spool: Path) -> _Found:
+    """Copy pages of one device to their places, and what proves them."""
     blob = wanted.blob
     name = f"layer {blob.digest}"
     index = fetch_index(source, blob)
-    by_chunk: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    by_group: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for number, first, count, place in wanted.parts:
-        by_chunk[number].append((first, count, place))
+        by_group[number].append((first, count, place))
     nodes, leaves = bytearray(), {}
     opened = os.open(spool, os.O_WRONLY | os.O_CLOEXEC)
     try:
         with source.fetch(blob) as stream:
             for chunk in index:
-                if chunk.offset != chunk.number * CHUNK_SIZE:
-                    raise NoPageTree(f"{name}: its chunks are not all of {CHUNK_SIZE} bytes")
+                if chunk.offset % GROUP_SIZE:
+                    raise NoPageTree(f"{name}: its chunks do not all begin with a group of pages")
                 plain = read_chunk(chunk, stream.read(chunk.blob_size), source=name)
-                hashes = tree.leaves(plain)
-                nodes += tree.node(hashes)
-                if chunk.number in by_chunk:
-                    leaves[chunk.number] = hashes
-                for first, count, place in by_chunk.get(chunk.number, ()):
-                    os.pwrite(opened, plain[first * PAGE_SIZE : (first + count) * PAGE_SIZE], place)
+                for at in range(0, chunk.size, GROUP_SIZE):
+                    number, pages = (chunk.offset + at) // GROUP_SIZE, memoryview(plain)[at : at + GROUP_SIZE]
+                    hashes = tree.leaves(pages)
+                    nodes += tree.node(hashes)
+                    if number in by_group:
+                        leaves[number] = hashes
+                    for first, count, place in by_group.get(number, ()):
+                        os.pwrite(opened, pages[first * PAGE_SIZE : (first + count) * PAGE_SIZE], place)
     finally:
         os.close(opened)
     if tree.root(nodes) != page_root(blob):
         raise NoPageTree(f"{name}: want the root {page_root(blob)} over its pages, got {tree.root(nodes)}")
-    return bytes(nodes), leaves, index.size
+    return _Found(bytes(nodes), leaves, index.size)
 
 
 def _write(
-    plans: Sequence[FramePlan], found: dict[int, tuple[bytes, dict[int, bytes], int]], spool: Path, file: Path
+    plans: Sequence[FramePlan], found: Mapping[int, _Found], spool: Path, file: Path, jobs: int
 ) -> tuple[tuple[Frame, ...], int]:
     """Put what was copied into the bundle: its frames, and where the first begins."""
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False, write_content_size=True)
     frames: list[Frame] = []
-    with spool.open("rb") as pages, file.open("wb") as out:
+    before = b""
+    with spool.open("rb") as pages, file.open("wb") as out, ThreadPoolExecutor(jobs) as pool:
         for number in sorted(found):
-            out.write(found[number][0])
+            out.write(found[number].nodes)
         proofs = out.tell()
-        for plan in plans:
-            leaves = [found[device][1][chunk] for device, chunk in plan.fresh]
-            parts = []
-            for part in plan.parts:
-                data = pages.read(part.count * PAGE_SIZE)
-                # The last page of a tar may be short; our own never is.
-                parts.append(data[: found[part.device][2] - part.first * PAGE_SIZE])
-            stored = close_frame(compressor, leaves, parts)
-            out.write(stored)
-            frames.append(Frame(len(stored), plan.pages, hashlib.sha256(stored).hexdigest()))
+        for start in range(0, len(plans), jobs):
+            some = plans[start : start + jobs]
+            data = [before, *(_data(plan, found, pages) for plan in some)]
+            for plan, stored in zip(some, pool.map(partial(close_frame, level=_LEVEL), data, data[1:]), strict=True):
+                out.write(stored)
+                frames.append(Frame(len(stored), plan.pages, hashlib.sha256(stored).hexdigest()))
+            before = data[-1]
     return tuple(frames), proofs
+
+
+def _data(plan: FramePlan, found: Mapping[int, _Found], pages: BinaryIO) -> bytes:
+    """What a frame holds; its pages come next in ``pages``."""
+    leaves = {(device, group): found[device].leaves[group] for device, group in plan.fresh}
+    # The last page of a tar may be short; our own never is.
+    sizes = [(part.count * PAGE_SIZE, found[part.device].size - part.first * PAGE_SIZE) for part in plan.parts]
+    return frame_data(plan, leaves, [pages.read(size)[:left] for size, left in sizes])

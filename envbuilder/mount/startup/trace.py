@@ -15,9 +15,10 @@ import zstandard
 
 from envbuilder.digest import Digest, InvalidDigest, InvalidJson, canonical_json, parse_json_object
 from envbuilder.errors import IntegrityError
-from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.layer.pages import GROUP_PAGES, PAGE_SIZE
 
-_FORMAT = 1
+#: What is written; of the first format the list of pages is read, not its bundle, which was of another kind.
+_FORMAT, _WITH_OTHER_BUNDLES = 2, 1
 #: Bytes of a trace, unpacked and as stored; ``ai`` has a tenth of that.
 _MAX_SIZE, MAX_STORED = 32 << 20, 8 << 20
 _LEVEL = 9
@@ -116,7 +117,7 @@ def parse_trace(data: bytes, *, source: str) -> Trace:
 
 
 def _trace(value: Mapping[str, Any], source: str) -> Trace:
-    if value["format"] != _FORMAT:
+    if value["format"] not in (_WITH_OTHER_BUNDLES, _FORMAT):
         raise InvalidTrace(f"{source}: trace: want format {_FORMAT}, got {value['format']!r}")
     devices = tuple(Digest.parse(text) for text in value["devices"])
     most = len(devices) - 1
@@ -132,7 +133,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
         ),
         frames=tuple(
             Frame(_number(size, MAX_FRAME), _number(pages, MAX_FRAME), Digest("sha256:" + sha256).hex)
-            for size, pages, sha256 in value["frames"]
+            for size, pages, sha256 in (value["frames"] if value["format"] == _FORMAT else ())
         ),
         proofs=_number(value["proofs"], 1 << 30),
     )
@@ -178,11 +179,10 @@ def of_reads(reads: Iterable[tuple[int, int, int]]) -> Iterator[Pages]:
         yield Pages(device, first, (offset + size - 1) // PAGE_SIZE + 1 - first)
 
 
-def chunks_of(ranges: Sequence[Pages], chunk_pages: int) -> dict[tuple[int, int], int]:
-    """The chunks of ``chunk_pages`` pages that ``ranges`` touch, (device, number), in order, with pages touched."""
-    found: dict[tuple[int, int], int] = {}
+def groups_of(ranges: Sequence[Pages]) -> list[tuple[int, int]]:
+    """The groups of pages that ``ranges`` touch, (device, number), in order."""
+    found: dict[tuple[int, int], None] = {}
     for pages in ranges:
-        for page in range(pages.first, pages.first + pages.count):
-            key = (pages.device, page // chunk_pages)
-            found[key] = found.get(key, 0) + 1
-    return found
+        last = (pages.first + pages.count - 1) // GROUP_PAGES
+        found.update(dict.fromkeys((pages.device, group) for group in range(pages.first // GROUP_PAGES, last + 1)))
+    return list(found)

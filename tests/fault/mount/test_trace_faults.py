@@ -1,6 +1,8 @@
 """Starts with a trace: quick when it is right, and never wrong or broken whatever it is."""
 
 import hashlib
+import io
+import json
 import os
 import shutil
 import signal
@@ -11,27 +13,30 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from envbuilder.digest import canonical_json, describe
 from envbuilder.mount.ahead import Ahead
 from envbuilder.mount.mount import open_mount
-from envbuilder.mount.startup.hot import close_frame, plan_frames
+from envbuilder.mount.startup.hot import close_frame, frame_data, plan_frames
 from envbuilder.mount.startup.hotbuild import build_bundle, page_root
 from envbuilder.mount.startup.newest import copy_trace
 from envbuilder.mount.startup.reads import recorded
 from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge, of_reads
 from envbuilder.mount.startup.traces import TraceSearch, attach_trace, find_trace
 from envbuilder.mount.state import reap
+from envbuilder.oci import media_types
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.referrers import read_referrer, referrers
+from envbuilder.store.referrers import attach, read_referrer, referrers, unlist
 from envbuilder.store.target import RangeTarget
 from envbuilder.testing.nodes import BIG, Node, make_node, push_test_image
 from envbuilder.testing.servers import docker_registry
@@ -165,11 +170,11 @@ def test_a_bundle_made_by_an_attacker_gives_no_wrong_byte(node):
     plans = plan_frames(ranges)
     evil = b"\xee" * 4096
     leaves = hashlib.sha256(evil).digest() * 64
-    compressor = zstandard.ZstdCompressor(write_content_size=True)
-    stored = [
-        close_frame(compressor, [leaves for _ in plan.fresh], [evil * part.count for part in plan.parts])
+    data = [
+        frame_data(plan, dict.fromkeys(plan.fresh, leaves), [evil * part.count for part in plan.parts])
         for plan in plans
     ]
+    stored = [close_frame(*both, level=3) for both in pairwise([b"", *data])]
     frames = tuple(
         Frame(len(each), plan.pages, hashlib.sha256(each).hexdigest()) for each, plan in zip(stored, plans, strict=True)
     )
@@ -265,6 +270,27 @@ def test_a_trace_without_a_bundle_fetches_its_chunks_before_they_are_read(node):
         counted = mounted.counters()
 
     assert got == (BIG, b"small\n")
+    assert counted.ahead_chunks > 0
+
+
+def test_a_trace_of_the_first_format_fetches_its_chunks_and_not_its_bundle(node):
+    found = find_trace(node.source, node.image)
+    value = json.loads(zstandard.ZstdDecompressor().decompress(found.trace.dump()))
+    old = zstandard.ZstdCompressor().compress(canonical_json({**value, "format": 1}))
+    subject = node.image.descriptor
+    layout = LayoutTarget(node.folder / "layout")
+    bundle = bundle_of(node)
+    for each in referrers(layout, subject, media_types.TRACE_ARTIFACT):
+        unlist(layout, subject, each.digest)
+    blobs = [(describe(old, media_types.TRACE), lambda: io.BytesIO(old)), (found.hot, lambda: bundle.open("rb"))]
+    attach(layout, subject, media_types.TRACE_ARTIFACT, blobs, {})
+    with open_mount(node.image, node.source, node.settings) as mounted:
+        got = read(mounted.directory)
+        counted = mounted.counters()
+
+    assert got == (BIG, b"small\n")
+    assert mounted.traced
+    assert counted.hot_bytes == 0
     assert counted.ahead_chunks > 0
 
 

@@ -10,7 +10,7 @@ from envbuilder.digest import describe
 from envbuilder.layer.chunks import ChunkIndex
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.fetch.guess import behind, run_from
+from envbuilder.mount.fetch.guess import Cut, behind, run_from
 from envbuilder.mount.fetch.jobs import FOREGROUND
 from envbuilder.mount.fetch.schedule import Schedule
 from envbuilder.mount.fetch.slots import FreeTurn
@@ -29,10 +29,11 @@ MOST = 3_200_000
 PLACES = st.integers(0, COUNT - 1)
 
 
-@given(PLACES, st.sets(PLACES), st.integers(1, 40), st.booleans())
-def test_a_guess_is_of_other_chunks_of_the_layer_and_no_more_than_it_may_be(chunk, read, most, traced):
-    for guessed in (run_from(chunk, read, COUNT, most=most), behind(chunk, read, COUNT, most=most, traced=traced)):
-        assert len(guessed) <= max(most, 16)
+@given(PLACES, st.sets(PLACES), st.integers(1, 40), st.integers(10, 24), st.booleans())
+def test_a_guess_is_of_other_chunks_of_the_layer_and_no_more_than_it_may_be(chunk, read, most, power, traced):
+    cut = Cut(count=COUNT, size=1 << power, most=most)
+    for guessed in (run_from(chunk, read, cut), behind(chunk, read, cut, traced=traced)):
+        assert len(guessed) <= max(most, (4 << 20) >> power, 1)
         assert chunk not in guessed
         assert set(guessed) <= set(range(COUNT))
 

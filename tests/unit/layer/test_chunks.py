@@ -9,10 +9,12 @@ from envbuilder.layer.chunks import (
     ChunkIndex,
     CorruptChunkIndex,
     UnknownChunkIndex,
+    even_chunk_size,
     index_range,
     open_index,
     parse_index,
 )
+from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.layer.tree import file
 from envbuilder.oci import media_types
 from envbuilder.testing.layers import layer_of
@@ -123,3 +125,25 @@ def test_another_index_than_the_annotated_one_is_refused():
     for blob, data in ((other, frame), (built.layer.blob, frame[:-1]), (built.layer.blob, b"\0" + frame[1:])):
         with pytest.raises(CorruptChunkIndex):
             open_index(blob, data, source="test")
+
+
+@pytest.mark.parametrize("power", range(4))
+@pytest.mark.parametrize("size", [GROUP_SIZE // 2, GROUP_SIZE, 4 * GROUP_SIZE, 9 * GROUP_SIZE, 9 * GROUP_SIZE + 512])
+def test_how_long_an_index_is_tells_the_size_of_chunks(power, size):
+    """Of one chunk any size that has room for it is right."""
+    made = layer_of([file("x", bytes(size - 512))], chunk_size=GROUP_SIZE << power)
+    blob, tar_size = made.layer.blob, made.layer.tar_size
+    found = even_chunk_size(blob, tar_size, unit=GROUP_SIZE, source="test")
+    where = index_range(blob, source="test")
+    index = open_index(blob, made.blob[slice(*where)], source="test")
+
+    assert tuple(range(0, tar_size, found)) == index.offsets[:-1]
+
+
+@pytest.mark.parametrize("size", [GROUP_SIZE, 3 * GROUP_SIZE, 100 * GROUP_SIZE, 1 << 60])
+def test_an_index_of_another_length_tells_no_size(size):
+    made = layer_of([file("x", bytes(5 * GROUP_SIZE))], chunk_size=GROUP_SIZE)
+    plain = replace(made.layer.blob, annotations={})
+
+    assert even_chunk_size(made.layer.blob, size, unit=GROUP_SIZE, source="test") == 0
+    assert even_chunk_size(plain, size, unit=GROUP_SIZE, source="test") == 0

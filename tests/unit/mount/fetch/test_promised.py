@@ -19,8 +19,8 @@ class Blob:
     number: int = 0
     here: set[int] = field(default_factory=set)
 
-    def has_part(self, _chunk, offset, _size):
-        return offset // PAGE_SIZE in self.here
+    def has_page(self, page):
+        return page in self.here
 
 
 def promised(size=1000):

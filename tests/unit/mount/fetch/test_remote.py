@@ -13,7 +13,8 @@ import pytest
 
 from envbuilder.digest import describe
 from envbuilder.errors import UnavailableError
-from envbuilder.layer.frames import CHUNK_SIZE, Framed, FrameWriter
+from envbuilder.layer.frames import Framed, FrameWriter
+from envbuilder.layer.pages import GROUP_SIZE as CHUNK_SIZE
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.fetch import link, remote, schedule
@@ -28,7 +29,7 @@ TAR = Random(1).randbytes(CHUNKS * CHUNK_SIZE)
 
 def framed() -> tuple[Framed, bytes]:
     out = io.BytesIO()
-    writer = FrameWriter(out)
+    writer = FrameWriter(out, chunk_size=CHUNK_SIZE)
     writer.write(TAR)
     return writer.finish(), out.getvalue()
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -10,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder.layer import pages as tree
-from envbuilder.layer.frames import CHUNK_SIZE
-from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.layer.pages import GROUP_SIZE, PAGE_SIZE
 from envbuilder.layer.tree import file
-from envbuilder.mount.startup.hot import BadHotPage, HotDevice, Prover, close_frame, plan_frames
+from envbuilder.mount.startup.hot import BadHotPage, HotDevice, Prover, close_frame, frame_data, plan_frames
 from envbuilder.mount.startup.hotbuild import is_of_use, page_root
 from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge
 from envbuilder.store.memory import MemoryTarget
@@ -22,8 +22,8 @@ from envbuilder.testing.layers import layer_of
 LAYER = layer_of([file("data", Random(3).randbytes(900_000))])
 TAR = LAYER.tar
 ROOT = page_root(LAYER.layer.blob)
-CHUNKS = [TAR[at : at + CHUNK_SIZE] for at in range(0, len(TAR), CHUNK_SIZE)]
-LEAVES = [tree.leaves(chunk) for chunk in CHUNKS]
+GROUPS = [TAR[at : at + GROUP_SIZE] for at in range(0, len(TAR), GROUP_SIZE)]
+LEAVES = [tree.leaves(group) for group in GROUPS]
 NODES = b"".join(tree.node(each) for each in LEAVES)
 DEVICE = HotDevice(len(TAR), ROOT)
 PAGES = len(TAR) // PAGE_SIZE
@@ -31,15 +31,15 @@ PAGES = len(TAR) // PAGE_SIZE
 
 def bundle(ranges, tar=TAR, leaves=LEAVES):
     plans = plan_frames(ranges)
-    compressor = zstandard.ZstdCompressor(write_content_size=True)
-    stored = [
-        close_frame(
-            compressor,
-            [leaves[chunk] for _, chunk in plan.fresh],
+    data = [
+        frame_data(
+            plan,
+            {(device, group): leaves[group] for device, group in plan.fresh},
             [tar[part.first * PAGE_SIZE : (part.first + part.count) * PAGE_SIZE] for part in plan.parts],
         )
         for plan in plans
     ]
+    stored = [close_frame(*both, level=3) for both in pairwise([b"", *data])]
     frames = [
         Frame(len(each), plan.pages, hashlib.sha256(each).hexdigest()) for each, plan in zip(stored, plans, strict=True)
     ]
@@ -86,17 +86,54 @@ def test_a_page_of_another_content_is_refused_though_its_frame_is_the_one_that_t
     lying[5 * PAGE_SIZE] ^= 1
     plans, stored, frames = bundle([Pages(0, 4, 3)], tar=bytes(lying))
 
-    with pytest.raises(BadHotPage, match="page 4 of device 0"):
+    with pytest.raises(BadHotPage, match="group 0 of device 0"):
         list(opened(Prover({0: DEVICE}, NODES), plans, stored, frames))
+
+
+def test_a_page_of_another_content_is_refused_in_a_frame_behind_the_one_that_proves_its_group():
+    lying = bytearray(TAR)
+    lying[9 * PAGE_SIZE] ^= 1
+    ranges = [Pages(0, 4, 3), Pages(0, 64, 150), Pages(0, 8, 3)]
+    plans = plan_frames(ranges, [153, 3])
+    data = [
+        frame_data(
+            plan,
+            {(device, group): LEAVES[group] for device, group in plan.fresh},
+            [lying[part.first * PAGE_SIZE : (part.first + part.count) * PAGE_SIZE] for part in plan.parts],
+        )
+        for plan in plans
+    ]
+    stored = [close_frame(*both, level=3) for both in pairwise([b"", *data])]
+    frames = [Frame(len(each), 0, hashlib.sha256(each).hexdigest()) for each in stored]
+    prover = Prover({0: DEVICE}, NODES)
+
+    assert len(prover.open(stored[0], frames[0], plans[0])) == len(plans[0].parts)
+    with pytest.raises(BadHotPage, match="page 8 of device 0"):
+        prover.open(stored[1], frames[1], plans[1])
+
+
+def test_leaves_that_follow_from_pages_of_the_frame_are_not_sent():
+    (whole,) = plan_frames([Pages(0, 0, 64)])
+    (part,) = plan_frames([Pages(0, 0, 10)])
+    pages = [bytes(3)]
+
+    assert frame_data(whole, {(0, 0): LEAVES[0]}, pages) == pages[0]
+    assert frame_data(part, {(0, 0): LEAVES[0]}, pages) == LEAVES[0][10 * tree.HASH_SIZE :] + pages[0]
+
+
+def test_a_frame_is_smaller_behind_one_that_resembles_it():
+    data = Random(5).randbytes(100_000)
+
+    assert len(close_frame(data, data[::-1] + data, level=3)) < 101_000
 
 
 def test_leaves_made_for_another_page_are_refused():
     lying = bytearray(TAR)
     lying[5 * PAGE_SIZE] ^= 1
-    leaves = [tree.leaves(lying[at : at + CHUNK_SIZE]) for at in range(0, len(lying), CHUNK_SIZE)]
+    leaves = [tree.leaves(lying[at : at + GROUP_SIZE]) for at in range(0, len(lying), GROUP_SIZE)]
     plans, stored, frames = bundle([Pages(0, 4, 3)], tar=bytes(lying), leaves=leaves)
 
-    with pytest.raises(BadHotPage, match="leaves"):
+    with pytest.raises(BadHotPage, match="group 0 of device 0"):
         list(opened(Prover({0: DEVICE}, NODES), plans, stored, frames))
 
 
@@ -124,7 +161,7 @@ def test_a_frame_that_unpacks_to_more_than_its_pages_is_refused():
     frame = Frame(len(bomb), 3, hashlib.sha256(bomb).hexdigest())
 
     with pytest.raises(BadHotPage, match="does not hold"):
-        list(Prover({0: DEVICE}, NODES).open(bomb, frame, plans[0]))
+        Prover({0: DEVICE}, NODES).open(bomb, frame, plans[0])
 
 
 @pytest.mark.parametrize("first", [PAGES, PAGES - 1])
@@ -132,4 +169,4 @@ def test_pages_behind_the_end_are_refused(first):
     plans = plan_frames([Pages(0, first, 200)])
 
     with pytest.raises(BadHotPage):
-        list(Prover({0: DEVICE}, NODES).open(b"", Frame(0, 200, hashlib.sha256(b"").hexdigest()), plans[0]))
+        Prover({0: DEVICE}, NODES).open(b"", Frame(0, 200, hashlib.sha256(b"").hexdigest()), plans[0])

@@ -6,7 +6,7 @@ import pytest
 import zstandard
 
 from envbuilder.digest import Digest, canonical_json
-from envbuilder.mount.startup.trace import Frame, InvalidTrace, Pages, Trace, chunks_of, merge, of_reads, parse_trace
+from envbuilder.mount.startup.trace import Frame, InvalidTrace, Pages, Trace, groups_of, merge, of_reads, parse_trace
 
 TRACE = Trace(
     image=Digest.of(b"image"),
@@ -80,5 +80,5 @@ def test_neighbouring_reads_become_one_range():
     assert merge([[Pages(0, 0, 4), Pages(0, 4, 4), Pages(0, 8, 1)]]) == (Pages(0, 0, 9),)
 
 
-def test_the_chunks_that_ranges_touch_are_told_in_order():
-    assert chunks_of([Pages(0, 63, 2), Pages(1, 0, 1), Pages(0, 0, 1)], 64) == {(0, 0): 2, (0, 1): 1, (1, 0): 1}
+def test_the_groups_that_ranges_touch_are_told_in_order():
+    assert groups_of([Pages(0, 63, 2), Pages(1, 0, 1), Pages(0, 0, 1)]) == [(0, 0), (0, 1), (1, 0)]
