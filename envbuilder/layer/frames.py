@@ -22,8 +22,8 @@ from envbuilder.layer.tar import Writable
 from envbuilder.layer.write_behind import Hashed, Hashing, WriteBehind
 from envbuilder.oci import media_types
 
-#: Uncompressed bytes of every chunk but the last: ratio within 3 points of one frame (lazy_start.md 1.4),
-#: one round trip's worth at 1 Gbit/s, 48 bytes of index each.
+#: Uncompressed bytes of every chunk but the last: ratio within 4 points of one frame, and starts as fast as with 256 KiB
+#: (docs/decisions/0012-compressor-and-cores.md); 48 bytes of index each.
 CHUNK_SIZE = 4 * pages.GROUP_SIZE
 #: zstd level: 3 halves the time of gzip -6 and is 10 % smaller (build.md 6).
 LEVEL = 3
@@ -52,7 +52,7 @@ class Framed:
 
 class FrameWriter:
     """Takes an uncompressed stream and writes the blob to ``out``; memory is two chunks, with helpers
-    ten more and eight a helper.
+    sixteen more and eight a helper.
 
     ``finish`` ends the blob and must be called once; ``close`` in its place gives up. A context manager. Not
     thread-safe. helpers: processes that may compress and hash chunks while the caller makes the next; when all are

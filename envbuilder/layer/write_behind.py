@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from envbuilder.digest import Digest
 from envbuilder.layer.tar import Writable
 
-#: Blocks that wait to be written: frames, which have 256 KiB at most.
+#: Blocks that wait to be written: frames, which have 1 MiB at most.
 _WAITING = 8
 
 
