@@ -22,7 +22,7 @@ from envbuilder.layer.tar import Writable
 from envbuilder.layer.write_behind import Hashed, Hashing, WriteBehind
 from envbuilder.oci import media_types
 
-#: Uncompressed bytes of every chunk but the last: ratio within 4 points of one frame, and starts as fast as with 256 KiB
+#: Uncompressed bytes of every chunk but the last: ratio within 4 points of one frame, starts as fast as with 256 KiB
 #: (docs/decisions/0012-compressor-and-cores.md); 48 bytes of index each.
 CHUNK_SIZE = 4 * pages.GROUP_SIZE
 #: zstd level: 3 halves the time of gzip -6 and is 10 % smaller (build.md 6).
