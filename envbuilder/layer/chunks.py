@@ -19,7 +19,7 @@ from envbuilder.oci import media_types
 
 #: Bytes that one chunk may have, uncompressed; bounds what a reader of a hostile index allocates.
 MAX_CHUNK_SIZE = 16 << 20
-#: Bytes that an index may have: 1.4 million chunks, 350 GB at our chunk size.
+#: Bytes that an index may have: 1.4 million chunks, 1.4 TB at our chunk size.
 MAX_INDEX_SIZE = 64 << 20
 
 #: 3.4.1: magic, version, compression type, flags, uncompressed size, chunks, hash family, hash size, reserved.

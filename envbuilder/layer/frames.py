@@ -21,8 +21,8 @@ from envbuilder.layer.in_turn import Behind, InTurn
 from envbuilder.layer.tar import Writable
 from envbuilder.oci import media_types
 
-#: Uncompressed bytes of every chunk but the last, 1 MiB: half a percent more than one frame for all, and a start
-#: without a trace fetches no more than in frames of 256 KiB (decision 0012).
+#: Uncompressed bytes of every chunk but the last: ratio within 4 points of one frame, starts as fast as with 256 KiB
+#: (docs/decisions/0012-compressor-and-cores.md); 48 bytes of index each.
 CHUNK_SIZE = 4 * pages.GROUP_SIZE
 #: zstd level: 3 halves the time of gzip -6 and is 10 % smaller (build.md 6).
 LEVEL = 3
