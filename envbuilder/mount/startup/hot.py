@@ -177,10 +177,11 @@ class Prover:
         cut = [0, *accumulate([*proofs, *sizes])]
         pieces = [memoryview(data)[start:end] for start, end in pairwise(cut)]
         found = list(zip(plan.parts, pieces[len(proofs) :], strict=True))
-        leaves = {part: tree.leaves(pages) for part, pages in found}
+        leaves = [(part, tree.leaves(pages)) for part, pages in found]
+        by_part = dict(leaves)
         for key, others in zip(plan.fresh, pieces, strict=False):
-            self._leaves[key] = self._joined(key, others, {part: leaves[part] for part in own[key]})
-        for part, theirs in leaves.items():
+            self._leaves[key] = self._joined(key, others, {part: by_part[part] for part in own[key]})
+        for part, theirs in leaves:  # all of them: a hostile trace may name a part twice
             start = part.first % GROUP_PAGES * HASH_SIZE
             if theirs != self._leaves[part.device, part.group][start : start + len(theirs)]:
                 raise BadHotPage(f"hot bundle: page {part.first} of device {part.device} is not of the image")

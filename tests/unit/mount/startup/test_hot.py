@@ -112,6 +112,36 @@ def test_a_page_of_another_content_is_refused_in_a_frame_behind_the_one_that_pro
         prover.open(stored[1], frames[1], plans[1])
 
 
+@pytest.mark.parametrize("lying_copy", [0, 1])
+def test_a_page_that_a_trace_names_twice_is_proved_twice(lying_copy):
+    (plan,) = plan_frames([Pages(0, 4, 3), Pages(0, 4, 3)])
+    honest = TAR[4 * PAGE_SIZE : 7 * PAGE_SIZE]
+    copies = [honest, honest]
+    copies[lying_copy] = bytes(len(honest))
+    own = slice(4 * tree.HASH_SIZE, 7 * tree.HASH_SIZE)
+    sent = LEAVES[0][: own.start] + LEAVES[0][own.stop + 3 * tree.HASH_SIZE :]
+    for leaves in (sent, LEAVES[0][: own.start] + LEAVES[0][own.stop :]):
+        stored = close_frame(b"", leaves + b"".join(copies), level=3)
+        frame = Frame(len(stored), 6, hashlib.sha256(stored).hexdigest())
+        with pytest.raises(BadHotPage):
+            Prover({0: DEVICE}, NODES).open(stored, frame, plan)
+
+
+@pytest.mark.parametrize("lying_copy", [0, 1])
+def test_a_page_that_is_named_twice_in_a_later_frame_is_proved_twice(lying_copy):
+    plans = plan_frames([Pages(0, 4, 3)] * 3, [3, 6])
+    good = TAR[4 * PAGE_SIZE : 7 * PAGE_SIZE]
+    first, copies = frame_data(plans[0], {(0, 0): LEAVES[0]}, [good]), [good, good]
+    copies[lying_copy] = bytes(len(good))
+    stored = [close_frame(b"", first, level=3), close_frame(first, b"".join(copies), level=3)]
+    frames = [Frame(len(each), 3, hashlib.sha256(each).hexdigest()) for each in stored]
+    prover = Prover({0: DEVICE}, NODES)
+
+    assert [bytes(pages) for _, pages in prover.open(stored[0], frames[0], plans[0])] == [good]
+    with pytest.raises(BadHotPage, match="page 4"):
+        prover.open(stored[1], frames[1], plans[1])
+
+
 def test_leaves_that_follow_from_pages_of_the_frame_are_not_sent():
     (whole,) = plan_frames([Pages(0, 0, 64)])
     (part,) = plan_frames([Pages(0, 0, 10)])
