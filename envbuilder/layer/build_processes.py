@@ -7,11 +7,16 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from envbuilder.store.layout import LayoutTarget
+
+#: Seconds that a program may take to run which a stopped process was just starting: until then it holds that process's
+#: files, and so their locks (fork(2), flock(2)), and what was begun looks as if somebody wrote it.
+_STARTING_S = 0.5
 
 
 @contextmanager
@@ -24,7 +29,9 @@ def builders(jobs: int, store: LayoutTarget) -> Iterator[ProcessPoolExecutor]:
         for process in list((pool._processes or {}).values()):  # noqa: SLF001  no public way to stop running work
             process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
-        LayoutTarget(store.directory)  # opening removes what the stopped processes had begun
+        end_s = time.monotonic() + _STARTING_S
+        while not store.clear_away() and time.monotonic() < end_s:
+            time.sleep(0.02)
         raise
     pool.shutdown()
 

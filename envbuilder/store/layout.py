@@ -137,6 +137,11 @@ class LayoutTarget:
             pending.write_all_of(stream)
             pending.publish(self._file(what.digest))
 
+    def clear_away(self) -> bool:
+        """Remove what killed writers left; whether nobody is writing."""
+        remove_leftovers(self._incoming)
+        return not self._incoming.is_dir() or not any(self._incoming.iterdir())
+
     def begin(self) -> BlobWriter:
         """A writer for content whose digest is not known yet; nothing is visible before its ``commit``."""
         return BlobWriter(self._pending(), self._blobs, self.name)

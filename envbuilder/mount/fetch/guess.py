@@ -18,8 +18,6 @@ _LOOK, _GAP = 3 << 20, 1 << 20
 _GROWTH, _LONG = 2, 4 << 20
 #: Bytes behind a chunk where runs of both directions meet.
 _BETWEEN = 1 << 20
-#: The same where a trace says what is read: what it does not foresee is rare, and has few neighbours that are.
-_TRACED = 256 << 10
 _NOTHING = range(0)
 
 
@@ -51,12 +49,15 @@ def run_from(chunk: int, read: AbstractSet[int], cut: Cut) -> range:
 
 
 def behind(chunk: int, read: AbstractSet[int], cut: Cut, *, traced: bool) -> range:
-    """What comes with a missing ``chunk`` in one request, behind it, so that it comes first itself."""
+    """What comes with a missing ``chunk`` in one request, behind it, so that it comes first itself.
+
+    traced: a trace says what is read; what it does not foresee is rare, and has few neighbours that are read.
+    """
     run = run_from(chunk, read, cut)
     if run:
         return run if run.start > chunk else _NOTHING
     between = any(distance <= cut.chunks(_GAP) for distance in _near(chunk, 1, read, cut))
-    size = min(_TRACED // cut.size if traced else cut.chunks(_BETWEEN) if between else cut.most, cut.most - 1)
+    size = 0 if traced else min(cut.chunks(_BETWEEN) if between else cut.most, cut.most - 1)
     return range(chunk + 1, min(chunk + size, cut.count - 1) + 1)
 
 

@@ -375,3 +375,15 @@ def test_a_disk_without_a_place_for_a_large_blob_is_an_error_of_the_host(layout,
     with pytest.raises(DiskFull):
         layout.push(describe(_large()), lambda: io.BytesIO(_large()))
     assert not list((layout.directory / "envbuilder" / "incoming").iterdir())
+
+
+def test_what_a_writer_left_is_cleared_away_once_nobody_holds_it(layout):
+    left = layout.directory / "envbuilder/incoming/left"
+    left.write_bytes(b"half")
+    with left.open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert not layout.clear_away()
+        assert left.exists()
+
+    assert layout.clear_away()
+    assert not left.exists()
