@@ -6,15 +6,19 @@ so that whatever keeps the archive keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from envbuilder.digest import Descriptor
-from envbuilder.errors import IntegrityError
+from envbuilder.errors import EnvbuilderError, IntegrityError
 from envbuilder.lock.model import BaseImage, Lock
 from envbuilder.oci.manifest import Manifest, parse_document
 from envbuilder.store.copy import CopyPlan, copy, copy_plan
 from envbuilder.store.target import NotFound, Target
+
+#: What needs no place of the base.
+_COPY = "Where another archive has this lock and its base, copy that: envbuilder copy OLD NEW"
 
 
 class OtherBase(IntegrityError):
@@ -47,8 +51,9 @@ def plan_base(target: Target, base: BaseImage, place: Callable[[], Target]) -> B
     """
     copying = _held(target, base)
     if copying is None:
-        source = place()
-        copying = BaseCopy(source=source, plan=copy_plan(source, source.lookup(str(base.manifest)), target))
+        with _advice():
+            source = place()
+            copying = BaseCopy(source=source, plan=copy_plan(source, source.lookup(str(base.manifest)), target))
     document = parse_document(copying.plan.document, source=f"{copying.source.name}: {base.manifest}")
     wanted = (base.config, tuple((each.digest, each.size) for each in base.layers))
     if not isinstance(document, Manifest) or wanted != (
@@ -77,4 +82,16 @@ def copy_base(copying: BaseCopy, target: Target, sent: Callable[[int], None]) ->
     def moved(_blob: Descriptor, size: int) -> None:
         sent(size)
 
-    copy(copying.source, copying.plan.root, target, plan=copying.plan, progress=moved, finish=False)
+    with _advice():
+        copy(copying.source, copying.plan.root, target, plan=copying.plan, progress=moved, finish=False)
+
+
+@contextlib.contextmanager
+def _advice() -> Iterator[None]:
+    """Say what helps where the place of a base is at fault, not the archive."""
+    try:
+        yield
+    except EnvbuilderError as error:
+        if getattr(error, "copy_side", "source") == "source":
+            error.hint = f"{error.hint} {_COPY}".lstrip()
+        raise

@@ -12,6 +12,7 @@ from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.bases import push_base, system
 from envbuilder.testing.foreign import foreign_tar, gzip_layer, member
+from envbuilder.testing.servers import docker_registry
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +111,33 @@ def test_a_base_that_is_gone_is_taken_from_the_archive_and_gives_the_same_image(
     cache = str(fresh.project.parent / "cache")
     (rebuilt,) = fresh.json("build", "over", *X86, "--from-archive", old, ENVBUILDER_CACHE=cache)
     assert rebuilt["digest"] == built["digest"]
+
+
+def test_an_archive_to_a_new_place_when_the_base_is_gone_says_what_to_copy_and_that_works(fresh, declare, registry):
+    gone = docker_registry(fresh.project.parent / "gone")
+    with gone as theirs:
+        base = f"{theirs.host}/bases/one:1"
+        local = LayoutTarget(fresh.project / "local", create=True)
+        push_base(local, [system()], tag="one")
+        fresh("push", f"oci:{local.directory}:one", base)
+        declare(base)
+        fresh("lock", "over", *X86)
+        old, layout, elsewhere = (
+            f"oci:{fresh.project / 'old'}:1",
+            f"oci:{fresh.project / 'new'}:1",
+            f"{registry.host}/kept/gone:1",
+        )
+        first = fresh.json("archive", "over", old, *X86)
+    settings = {"ENVBUILDER_REGISTRIES_RETRY_BUDGET_S": "0.1"}
+    for new in (layout, elsewhere):
+        for more in ((), ("--dry-run",)):
+            told = fresh("archive", "over", new, *X86, *more, status=4, **settings).stderr
+            assert theirs.host in told
+            assert "envbuilder copy OLD NEW" in told
+        fresh("copy", old, new)
+        assert fresh.json("archive", "over", new, *X86)["digest"] == first["digest"]
+    away = "localhost:1/x:1"
+    assert "copy OLD" not in fresh("archive", "over", away, *X86, status=4, **settings).stderr
 
 
 def test_an_archive_in_the_registry_of_the_base_is_sent_no_layer_of_it(fresh, declare, registry):

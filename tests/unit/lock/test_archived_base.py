@@ -181,10 +181,22 @@ def test_a_base_that_is_not_what_its_digest_says_is_not_archived(lock):
     lying, target = Lying(), MemoryTarget()
     push_base(lying, LAYERS)
 
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(DigestMismatch) as told:
         archived(target, lock, lying)
+    assert "copy OLD NEW" in told.value.hint
 
     assert not target.has(lying.lookup("base"))
+
+
+def test_a_base_that_is_gone_from_its_place_is_told_with_what_else_can_be_copied(place, lock):
+    def down():
+        raise NotFound("gone", hint="Check the name.")
+
+    for nowhere, hint in ((MemoryTarget, "Where another"), (down, "Check the name. Where another")):
+        with pytest.raises(NotFound) as told:
+            plan_archive(MemoryTarget(), [lock], nowhere)
+        assert told.value.hint.startswith(hint)
+        assert told.value.hint.endswith("envbuilder copy OLD NEW")
 
 
 def test_an_archive_that_fails_on_its_way_has_no_name_and_goes_on_where_it_was(place, lock):
@@ -199,8 +211,9 @@ def test_an_archive_that_fails_on_its_way_has_no_name_and_goes_on_where_it_was(p
             super().push(what, content)
 
     target = Full()
-    with pytest.raises(StorageFailed, match="destination"):
+    with pytest.raises(StorageFailed, match="destination") as told:
         archived(target, lock, place)
+    assert "copy OLD NEW" not in told.value.hint  # the place of the base is not at fault
     with pytest.raises(NotFound):
         target.lookup("kept")
     assert not target.has(place.lookup("base"))
