@@ -64,7 +64,7 @@ def build_base_layer(plan: BasePlan, store: LayoutTarget, *, cache: Path, helper
 def _unpacked(plan: BasePlan, store: LayoutTarget, cache: Path, source: str) -> Iterator[BinaryIO]:
     """The tar of the layer in a file without a name, proved to be the one that the image means."""
     folder = cache / "bases"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as tar:
         with (
             store.fetch(plan.blob) as stored,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import HostError, SpecError
 from envbuilder.layer.deb import deb_entries
+from envbuilder.layer.kept_tree import kept_tree
 from envbuilder.layer.pyc import LocalInterpreter
 from envbuilder.layer.tree import Entry
 from envbuilder.lock.model import Deb, Interpreter
@@ -104,9 +104,7 @@ def stand_in(packages: InterpreterPackages, debs: Iterable[Deb], python: Interpr
 def unpack_interpreter(
     packages: InterpreterPackages, artifacts: ArtifactSource, python: Interpreter, platform: Platform, *, cache: Path
 ) -> LocalInterpreter:
-    """The interpreter of ``packages``, unpacked below ``cache`` unless it is there already.
-
-    Processes may race: the directory appears whole, by a rename.
+    """The interpreter of ``packages``, unpacked below ``cache`` unless it is there already, whole.
 
     Raises:
         as ``artifacts.file`` and ``deb_entries``; CannotUnpack: ``cache`` cannot be written.
@@ -114,14 +112,16 @@ def unpack_interpreter(
     everything = (*packages.deciding, *packages.running)
     key = Digest.of(canonical_json([_FORMAT, [str(deb.digest) for deb in everything]]))
     root = cache / f"python{python.version}-{key.hex[:32]}"
-    if not root.is_dir():
-        entries = (entry for deb in everything for entry in deb_entries(artifacts.file(deb), deb))
-        try:
-            _unpack(entries, root)
-        except OSError as error:
-            raise CannotUnpack(
-                f"{root}: cannot unpack the interpreter: {error}", hint=f"Make {cache} writable, with 30 MB free."
-            ) from error
+
+    def fill(directory: Path) -> None:
+        _write((entry for deb in everything for entry in deb_entries(artifacts.file(deb), deb)), directory)
+
+    try:
+        kept_tree(root, fill)
+    except OSError as error:
+        raise CannotUnpack(
+            f"{root}: cannot unpack the interpreter: {error}", hint=f"Make {cache} writable, with 30 MB free."
+        ) from error
     libraries = root / "usr/lib" / platform.multiarch
     return LocalInterpreter(
         argv=(
@@ -135,20 +135,6 @@ def unpack_interpreter(
         version=python.version,
         identity=packages.identity,
     )
-
-
-def _unpack(entries: Iterable[Entry], root: Path) -> None:
-    """Make ``root``, whole or not at all."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root.parent, prefix=".unpacking-") as scratch:
-        whole = Path(scratch) / "root"
-        whole.mkdir()
-        _write(entries, whole)
-        try:
-            whole.rename(root)
-        except OSError:
-            if not root.is_dir():  # else another process was first
-                raise
 
 
 def _write(entries: Iterable[Entry], root: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import shutil
 from functools import partial
 
 import pytest
@@ -61,6 +62,16 @@ def test_a_layer_is_read_whatever_it_is_called(tmp_path, kind, media_type):
     root = unpack(tmp_path, BYTES[kind], media_type)
 
     assert (root / "a/b").read_bytes() == b"text" * 3000
+
+
+def test_a_tree_that_lost_a_part_is_unpacked_again_and_nobody_else_may_look_into_its_folder(tmp_path):
+    (tmp_path / "cache").mkdir(mode=0o755)
+    root = unpack(tmp_path, TAR, media_types.OCI_LAYER_TAR)
+    shutil.rmtree(root / "a")
+
+    assert unpack(tmp_path, TAR, media_types.OCI_LAYER_TAR) == root
+    assert (root / "a/b").read_bytes() == b"text" * 3000
+    assert oct((tmp_path / "cache").stat().st_mode) == "0o40700"
 
 
 def test_what_is_no_layer_is_refused(tmp_path):

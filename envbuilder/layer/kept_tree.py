@@ -1,0 +1,109 @@
+"""Trees of files that stay on this machine and are used again: whole, or made anew.
+
+A tree may lose a part behind our back: a removal that was stopped, a cleaner that goes by age. Whatever goes changes
+the time of the directory that it was in (POSIX unlink(2)), so that only directories are looked at, a tenth of a tree:
+17,000 of 154,000 names, in 50 ms. What a directory has gained (the mount points that a container runtime makes) does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: Bytes of what is remembered of a tree; 17,000 directories are 1.5 MB.
+_MAX_RECORD = 256 << 20
+
+
+def kept_tree(tree: Path, fill: Callable[[Path], None]) -> Path:
+    """``tree``, made now unless it is there and whole. fill: lays the files into an empty directory.
+
+    Two processes that ask at once make it once; one that is killed leaves nothing that looks finished. A tree that
+    lost a part is put aside, for who still stands in it, until the next one is made.
+
+    Raises:
+        OSError: the disk refuses it. Whatever ``fill`` raises.
+    """
+    folder, record = tree.parent, tree.with_name(f"{tree.name}.lock")
+    if is_whole(tree, record):
+        return tree
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_one(record) as held:
+        if is_whole(tree, record):
+            return tree
+        for leftover in folder.glob(f".{tree.name}.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        temporary = _beside(tree)
+        temporary.mkdir()
+        try:
+            temporary.chmod(0o755)  # whatever our umask is
+            fill(temporary)
+            found = _directories(temporary)
+            with contextlib.suppress(FileNotFoundError):
+                tree.rename(_beside(tree))
+            os.ftruncate(held, 0)
+            with open(held, "w", closefd=False) as out:
+                json.dump(found, out)
+            temporary.rename(tree)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    return tree
+
+
+def is_whole(tree: Path, record: Path) -> bool:
+    """Whether ``tree`` is there and lost nothing since ``record`` was written of it."""
+    try:
+        with record.open() as file:
+            known = json.loads(file.read(_MAX_RECORD))
+        return bool(known) and all(_has(f"{tree}/{path}", time_ns, names) for path, time_ns, names in known)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _has(directory: str, time_ns: int, names: int) -> bool:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode):
+        return False
+    return status.st_mtime_ns == time_ns or len(os.listdir(directory)) >= names  # noqa: PTH208 - thousands of them
+
+
+def _directories(tree: Path) -> list[tuple[str, int, int]]:
+    """Every directory of ``tree``: path, time, how many names it has. One that is too deep to be named is not here."""
+    found = []
+    for path, folders, files in os.walk(tree):
+        with contextlib.suppress(OSError):
+            found.append((os.path.relpath(path, tree), os.lstat(path).st_mtime_ns, len(folders) + len(files)))
+    return found
+
+
+def _beside(tree: Path) -> Path:
+    return tree.with_name(f".{tree.name}.{secrets.token_hex(4)}")
+
+
+@contextlib.contextmanager
+def only_one(lock_file: Path) -> Iterator[int]:
+    """Hold ``lock_file``, open for writing: whoever else asks waits.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    lock = -1
+    try:
+        while lock < 0:
+            lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Between open and flock a cleaner may have removed it: then others lock another.
+            if not os.fstat(lock).st_nlink:
+                os.close(lock)
+                lock = -1
+        yield lock
+    finally:
+        if lock >= 0:
+            os.close(lock)
