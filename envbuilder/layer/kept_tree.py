@@ -2,7 +2,8 @@
 
 A tree may lose a part behind our back: a removal that was stopped, a cleaner that goes by age. Whatever goes changes
 the time of the directory that it was in (POSIX unlink(2)), so that only directories are looked at, a tenth of a tree:
-17,000 of 154,000 names, in 50 ms. What a directory has gained (the mount points that a container runtime makes) does not count.
+17,000 of 154,000 names, in 50 ms. What a directory has gained (mount points that a container runtime makes) does not
+count.
 """
 
 from __future__ import annotations
