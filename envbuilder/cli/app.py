@@ -17,6 +17,7 @@ from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
 from envbuilder.spec.project import NoProject, find_project
+from envbuilder.store.cache import in_use
 
 if TYPE_CHECKING:
     from envbuilder.mount.settings import MountSettings
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _MAX_CONNECTIONS = 32
 #: As many bytes are kept for slots in the file that counts them (slots.py); far more than a registry likes.
 _MAX_NODE_CONNECTIONS = 1024
+
+
+class _CacheUse:
+    """Under which ``shared`` has the descriptor that says that this process uses the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,12 @@ class App:
     @property
     def cache_directory(self) -> Path:
         return self._folder("cache")
+
+    def use_cache(self) -> Path:
+        """The cache, which no collection takes for unused until this process ends."""
+        if _CacheUse not in self.shared:
+            self.shared[_CacheUse] = in_use(self.cache_directory)
+        return self.cache_directory
 
     def _folder(self, key: str) -> Path:
         folder = self.settings.get(key)

@@ -120,7 +120,7 @@ def _artifacts(app: App, archive: str) -> _Files:
     if not archive:
         return artifact_cache(app, os.environ)
     source = open_source(app, archive)
-    return ArchivedArtifacts(source.target, open_archive(source.target, source.what), app.cache_directory)
+    return ArchivedArtifacts(source.target, open_archive(source.target, source.what), app.use_cache())
 
 
 def _plan(chains: list[tuple[Lock, ...]], store: LayoutTarget) -> Result:

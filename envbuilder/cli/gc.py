@@ -44,7 +44,7 @@ def command(
     Nothing goes that a tag, an index, a referrer or its subject reaches. Of a registry only manifests can be
     deleted; their blobs go when the registry collects its own.
     """
-    rules = KeepRules(expire=expire, keep=keep, newest=newest, older_than_s=_age_s(older_than), grace_s=_age_s(grace))
+    rules = KeepRules(expire=expire, keep=keep, newest=newest, older_than_s=age_s(older_than), grace_s=age_s(grace))
     target = open_place(app, place)
     done = "would free" if dry_run else "freed"
     if isinstance(target, LayoutTarget):
@@ -68,7 +68,12 @@ def _of_registry(target: RegistryTarget, rules: KeepRules, *, dry_run: bool) -> 
     return Result("\n".join(lines), {"place": target.name, **value})
 
 
-def _age_s(text: str) -> float:
+def age_s(text: str) -> float:
+    """Seconds of an age as people write it: 14d.
+
+    Raises:
+        SpecError: it is none.
+    """
     match = _AGE.match(text)
     if not match:
         raise SpecError(f"age: want a number and s, m, h or d, such as 14d, got {text[:40]!r}")

@@ -82,7 +82,7 @@ def artifact_cache(app: App, environ: Mapping[str, str]) -> ArtifactCache:
     logins = apt_logins()
     archives = known_archives(app.settings.section("mirrors"))
     return ArtifactCache(
-        app.cache_directory,
+        app.use_cache(),
         indexes=read_python_indexes(environ, app.settings.section("indexes")).all,
         mirrors={role: with_login(url, logins, plain_http=False) for role, url in archives.items()},
         pool=http_pool(environ),

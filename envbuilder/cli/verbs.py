@@ -29,6 +29,7 @@ VERBS = {
     "discover": "List what is attached to an image.",
     "tags": "List the tags of a repository or layout, or delete some.",
     "gc": "Delete what nothing refers to, in the store, a layout or a repository.",
+    "cache": "List or free what locks and builds keep on this machine: wheels, debs, bases.",
     "sign": "Sign an image with a key.",
     "signatures": "Check who signed an image.",
     "login": "Keep a login to a registry, once the registry has taken it.",

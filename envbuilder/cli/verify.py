@@ -37,7 +37,7 @@ def command(app: App, reference: str, platform: str, jobs: int, work: Path | Non
     """
     source = open_source(app, reference)
     image = open_image(source.target, source.what, Platform.parse(platform) if platform else host_platform_of())
-    folder = work or app.cache_directory
+    folder = work or app.use_cache()
     folder.mkdir(parents=True, exist_ok=True)
 
     def finished(layer: Layer, _reused: bool) -> None:

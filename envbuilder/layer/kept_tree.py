@@ -9,14 +9,16 @@ count.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from envbuilder.store.cache import use
+from envbuilder.store.files import only_one
 
 #: Bytes of what is remembered of a tree; 17,000 directories are 1.5 MB.
 _MAX_RECORD = 256 << 20
@@ -32,7 +34,7 @@ def kept_tree(tree: Path, fill: Callable[[Path], None]) -> Path:
         OSError: the disk refuses it. Whatever ``fill`` raises.
     """
     folder, record = tree.parent, tree.with_name(f"{tree.name}.lock")
-    if is_whole(tree, record):
+    if use(record) and is_whole(tree, record):
         return tree
     folder.mkdir(parents=True, exist_ok=True)
     with only_one(record) as held:
@@ -86,25 +88,3 @@ def _directories(tree: Path) -> list[tuple[str, int, int]]:
 
 def _beside(tree: Path) -> Path:
     return tree.with_name(f".{tree.name}.{secrets.token_hex(4)}")
-
-
-@contextlib.contextmanager
-def only_one(lock_file: Path) -> Iterator[int]:
-    """Hold ``lock_file``, open for writing: whoever else asks waits.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    lock = -1
-    try:
-        while lock < 0:
-            lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Between open and flock a cleaner may have removed it: then others lock another.
-            if not os.fstat(lock).st_nlink:
-                os.close(lock)
-                lock = -1
-        yield lock
-    finally:
-        if lock >= 0:
-            os.close(lock)

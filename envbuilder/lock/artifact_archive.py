@@ -22,6 +22,7 @@ from envbuilder.lock.model import Artifact, BaseImage, Lock, Wheel
 from envbuilder.lock.source import ArtifactSource
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
+from envbuilder.store.cache import is_cached
 from envbuilder.store.files import PendingFile, disk_errors
 from envbuilder.store.target import Target
 from envbuilder.store.whole import fetch_whole
@@ -250,10 +251,7 @@ class ArchivedArtifacts:
 
     def has(self, artifact: Artifact) -> bool:
         """Whether the artefact is on this machine."""
-        try:
-            return self._path(artifact).stat().st_size == artifact.size
-        except OSError:
-            return False
+        return is_cached(self._path(artifact), artifact.size)
 
     def file(
         self, artifact: Artifact, *, progress: Callable[[Artifact, int], None] = lambda _artifact, _size: None

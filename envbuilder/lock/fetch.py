@@ -40,6 +40,7 @@ from envbuilder.lock.model import Artifact, Wheel
 from envbuilder.lock.settings import address_of, folder_of, is_folder, is_page
 from envbuilder.lock.simple import ACCEPT, IndexFile, parse_page
 from envbuilder.paths import entry_path, file_name
+from envbuilder.store.cache import is_cached
 
 #: Gets an artefact and how many more of its bytes are here (negative: some were thrown away).
 Progress = Callable[[Artifact, int], None]
@@ -78,11 +79,8 @@ class ArtifactCache:
         return self._directory / "sha256" / digest.hex[:2] / digest.hex
 
     def has(self, artifact: Artifact) -> bool:
-        """Whether the artefact is here; nothing is fetched."""
-        try:
-            return self.path(artifact.digest).stat().st_size == artifact.size
-        except OSError:
-            return False
+        """Whether the artefact is here; nothing is fetched. What is asked for counts as used."""
+        return is_cached(self.path(artifact.digest), artifact.size)
 
     def file(self, artifact: Artifact, *, progress: Progress = lambda _artifact, _size: None) -> Path:
         """A read-only local file with the artefact's bytes, fetched if need be.
@@ -264,7 +262,10 @@ def _locked(file: Path) -> Iterator[IO[bytes] | None]:
             current = file.stat().st_ino == os.fstat(stream.fileno()).st_ino
         except FileNotFoundError:
             current = False
-        yield stream if current else None
+        try:
+            yield stream if current else None
+        finally:
+            fcntl.flock(stream, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
 
 
 @contextlib.contextmanager

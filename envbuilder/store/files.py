@@ -156,6 +156,8 @@ class PendingFile:
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has it, too
         os.close(fd)
 
     def __enter__(self) -> PendingFile:
@@ -318,3 +320,25 @@ def exclusive(lock: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def only_one(lock: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold ``lock``, a file that cleaners may remove, open for reading and writing: whoever else asks waits.
+
+    Raises:
+        BlockingIOError: another has it, and ``wait`` is false. OSError: it cannot be made.
+    """
+    fd = -1
+    try:
+        while fd < 0:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between open and flock a cleaner may have removed it: then others lock another.
+            if not os.fstat(fd).st_nlink:
+                os.close(fd)
+                fd = -1
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)

@@ -22,7 +22,6 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import EnvbuilderError, IntegrityError, SpecError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer import erofs_format
-from envbuilder.layer.kept_tree import only_one
 from envbuilder.layer.metadata import merged_metadata
 from envbuilder.mount.chunks.store import ChunkStore, put_file
 from envbuilder.mount.foreign.layerindex import dump_layer, find_layer_index, parse_layer
@@ -32,6 +31,7 @@ from envbuilder.mount.foreign.toc import ForeignLayer, read_table
 from envbuilder.mount.request import Device
 from envbuilder.mount.unpack.layers import NotUnpacked
 from envbuilder.oci.tables import has_table
+from envbuilder.store.files import only_one
 from envbuilder.store.target import RangeTarget
 
 _log = logging.getLogger(__name__)
