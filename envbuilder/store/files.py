@@ -68,13 +68,13 @@ def disk_errors(path: Path) -> Iterator[None]:
 class PendingFile:
     """A file being written in ``incoming``; ``publish`` lets it appear, ``discard`` undoes it.
 
-    passing: nobody is about to read it, so its bytes need not stay in the page cache, where the system can help it.
-    size: bytes that it will have, if that is known: their place on the disk is taken ahead.
+    passing: bytes of a file that comes from elsewhere and that nobody is about to read: their place on the disk is
+        taken ahead, and they need not stay in the page cache, where the system can help it. 0: it is none.
     Not thread-safe. A context manager: leaving it discards what was not published.
     """
 
-    def __init__(self, incoming: Path, *, passing: bool = False, size: int = 0) -> None:
-        self._incoming, self._passing, self._size = incoming, passing, size
+    def __init__(self, incoming: Path, *, passing: int = 0) -> None:
+        self._incoming, self._passing, self._size = incoming, passing > 0, passing
         self._fd = -1
         self._written = self._begun = self._taken = 0
         with disk_errors(incoming):

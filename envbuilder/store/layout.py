@@ -305,7 +305,7 @@ class LayoutTarget:
         write_whole(self._incoming_made(), self._directory / INDEX_FILE, layout_index(entries))
 
     def _pending(self, size: int = 0) -> PendingFile:
-        return PendingFile(self._incoming_made(), passing=size > 0, size=size)
+        return PendingFile(self._incoming_made(), passing=size)
 
     def _incoming_made(self) -> Path:
         with disk_errors(self._directory):
