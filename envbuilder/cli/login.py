@@ -36,10 +36,11 @@ class _Typed:
 @click.option(
     "--username", "-u", metavar="NAME", required=True, help="Name; '<token>' if what follows is an identity token."
 )
+@click.option("--password-stdin", is_flag=True, help="Ask on no terminal: the password comes on stdin.")
 @click.option("--no-verify", is_flag=True, help="Keep it without asking the registry.")
 @click.option("--dry-run", is_flag=True, help="Ask the registry and say where it would be kept, keep nothing.")
 @common
-def command(app: App, host: str, username: str, no_verify: bool, dry_run: bool) -> Result:
+def command(app: App, host: str, username: str, password_stdin: bool, no_verify: bool, dry_run: bool) -> Result:
     """Keep a login to the registry HOST. The password is read from stdin, or asked for on a terminal.
 
     The registry must take it first. It is kept where Docker or podman would (registries.login-file),
@@ -47,7 +48,7 @@ def command(app: App, host: str, username: str, no_verify: bool, dry_run: bool) 
     """
     host = check_host(host)
     place = login_place(app, host)
-    password = _password(username)
+    password = _password(username, asked=sys.stdin.isatty() and not password_stdin)
     token = username == "<token>"
     credential = Credential(identity_token=password) if token else Credential(username=username, password=password)
     if not no_verify:
@@ -63,8 +64,8 @@ def command(app: App, host: str, username: str, no_verify: bool, dry_run: bool) 
     return Result(f"{host}: logged in as {username}, kept in {place}", value)
 
 
-def _password(username: str) -> str:
-    if sys.stdin.isatty():
+def _password(username: str, *, asked: bool) -> str:
+    if asked:
         text = str(click.prompt(f"Password of {username}", hide_input=True, err=True))
     else:
         text = sys.stdin.read(_MAX_PASSWORD + 1).rstrip("\r\n")

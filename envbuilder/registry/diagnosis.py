@@ -142,7 +142,7 @@ class Diagnosis:
             return
         ok = abs(skew_s) <= MAX_SKEW_S
         ours = "" if ok else "; tokens and signed URLs may be refused: set this machine's clock"
-        self._note("clock", f"{skew_s:+.0f} s from ours{ours}", ok=ok)
+        self._note("clock", f"{round(skew_s):+d} s from ours{ours}", ok=ok)
 
     def _ask(
         self, method: str, path: str, name: str = "", *, actions: str = "pull", headers: dict[str, str] | None = None

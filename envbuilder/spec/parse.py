@@ -74,7 +74,7 @@ def _environment(top: Table, digest_of: DigestOf, text_of: TextOf) -> EnvSpec | 
     if extends and (python or (base and (base.suite or base.system))):
         top.note("extends", "excludes 'python', base.suite and base.system, which come from the parent")
     elif not extends and not (base and python):
-        top.note("", "want either 'extends' or both 'python' and [base]")
+        top.note("", "want either 'extends' or both 'python' (\"3.13\") and [base] (suite = \"trixie\")")
     if extends and extends == name:
         top.note("extends", "an environment cannot extend itself")
     spec = {

@@ -36,7 +36,9 @@ def test_a_login_is_checked_kept_used_and_forgotten(fresh, guarded, home, tmp_pa
     fresh("login", host, "-u", servers.USER, "--dry-run", stdin=servers.PASSWORD, **home)
     assert not file.exists()
 
-    done = fresh("login", host, "-u", servers.USER, "--debug", stdin=servers.PASSWORD + "\n", **home)
+    done = fresh(
+        "login", host, "-u", servers.USER, "--password-stdin", "--debug", stdin=servers.PASSWORD + "\n", **home
+    )
     assert str(file) in done.stdout
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     entry = json.loads(file.read_text())["auths"][host]["auth"]

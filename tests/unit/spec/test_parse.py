@@ -155,7 +155,9 @@ def test_a_name_and_a_version_must_fit_their_uses():
 
 
 def test_neither_parent_nor_base_is_refused():
-    assert problems('name = "x"\nversion = "1"\n') == ["want either 'extends' or both 'python' and [base]"]
+    assert problems('name = "x"\nversion = "1"\n') == [
+        "want either 'extends' or both 'python' (\"3.13\") and [base] (suite = \"trixie\")"
+    ]
 
 
 def test_an_environment_cannot_extend_itself():
