@@ -126,7 +126,7 @@ def alone_in(directory: Path) -> Iterator[bool]:
     try:
         fd = os.open(directory / _IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass  # there is no cache yet
     except OSError:
         alone = False

@@ -17,8 +17,14 @@ from pathlib import Path
 
 from envbuilder.errors import HostError
 from envbuilder.store.cache import Cached, alone_in, contents, opened_folder, record_of, used_at_s
-from envbuilder.store.files import disk_errors, only_one
+from envbuilder.store.files import only_one
 from envbuilder.store.gc import GRACE_S
+
+
+class NotRemoved(HostError):
+    """The disk refuses to remove a part of the cache."""
+
+    hint = "Do it as the user whose cache it is."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,9 @@ def collect_cache(directory: Path, *, unused_for_s: float, keep: Collection[str]
     """Remove what ``plan_cache_gc`` gives, as far as nobody used it since; the plan, and bytes that were freed.
 
     Whoever begins to use the cache meanwhile waits until that is done.
+
+    Raises:
+        NotRemoved: it is another user's, or read-only.
     """
     with alone_in(directory) as alone:
         plan = _plan(contents(directory), unused_for_s, keep, time.time(), busy=not alone)
@@ -84,12 +93,11 @@ def _remove(directory: Path, what: Cached, before_s: float) -> bool:
         if inside is None:
             return False
         try:
-            with disk_errors(directory / what.path):
-                return (_remove_tree if what.tree else _remove_file)(inside / name, before_s)
-        except HostError as error:
-            if isinstance(error.__cause__, FileNotFoundError | BlockingIOError):
-                return False
-            raise
+            return (_remove_tree if what.tree else _remove_file)(inside / name, before_s)
+        except (FileNotFoundError, BlockingIOError):
+            return False
+        except OSError as error:
+            raise NotRemoved(f"cache {directory / what.path}: {error.strerror}") from error
 
 
 def _remove_file(file: Path, before_s: float) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from envbuilder.layer.kept_tree import kept_tree
 from envbuilder.store.cache import contents, in_use, is_cached, use
-from envbuilder.store.cache_gc import collect_cache, plan_cache_gc
+from envbuilder.store.cache_gc import NotRemoved, collect_cache, plan_cache_gc
 
 DAY = 24 * 3600.0
 INTERPRETER = f"interpreters/python3.13-{'0' * 32}"
@@ -210,6 +210,19 @@ def test_no_cache_is_an_empty_one(tmp_path):
     plan, freed = collect_cache(tmp_path / "none", unused_for_s=0)
     assert (plan.going, plan.busy, freed) == ((), False, 0)
     assert not (tmp_path / "none").exists()
+    (tmp_path / "file").touch()
+    assert not plan_cache_gc(tmp_path / "file", unused_for_s=0).busy
+
+
+def test_a_cache_that_this_user_may_not_change_is_told(cache, monkeypatch):
+    def refused(*_args, **_more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(NotRemoved, match=r"cache .*: Permission denied") as told:
+        collect_cache(cache, unused_for_s=0)
+
+    assert (told.value.exit_code, told.value.hint) == (5, "Do it as the user whose cache it is.")
 
 
 def test_a_tree_whose_removal_was_killed_is_unfinished_and_goes_the_next_time(cache):
