@@ -25,7 +25,7 @@ from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Device, Serving
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Prover, page_root, plan_frames
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Opened, Prover, page_root, plan_frames
 from envbuilder.mount.startup.push import Pusher
 from envbuilder.mount.startup.trace import Trace
 from envbuilder.mount.startup.traces import FoundTrace
@@ -104,9 +104,9 @@ def stream(
     blobs = open_touched(ChunkStore(serving.store), serving, trace)
     first = _first_missing(plans, blobs)
     pusher = Pusher(device, plans, blobs, counters) if device >= 0 else None
-    _tell(first, progress, pusher)
+    _tell(progress, pusher, first)
     if first < len(plans):
-        _bring(serving, source, counters, plans, blobs, lambda frames: _tell(frames, progress, pusher), early)
+        _bring(serving, source, counters, plans, blobs, partial(_tell, progress, pusher), early)
     elif early >= 0:
         os.close(early)
     # Readers need not wait for that: what is in the store is answered.
@@ -115,10 +115,10 @@ def stream(
         pusher.finish()
 
 
-def _tell(frames: int, progress: int, pusher: Pusher | None) -> None:
+def _tell(progress: int, pusher: Pusher | None, frames: int, last: Opened = ()) -> None:
     os.write(progress, COUNT.pack(frames))
     if pusher:
-        pusher.arrived(frames)
+        pusher.arrived(frames, last)
 
 
 def _bring(
@@ -127,7 +127,7 @@ def _bring(
     counters: Counters,
     plans: Sequence[FramePlan],
     blobs: Mapping[int, StoredBlob],
-    arrived: Callable[[int], None],
+    arrived: Callable[[int, Opened], None],
     early: int,
 ) -> None:
     assert serving.trace is not None
@@ -146,7 +146,7 @@ def _bring(
             blobs[part.device].write_pages(part.first, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
-        arrived(number + 1)
+        arrived(number + 1, opened)
 
 
 def _device(serving: Serving, number: int) -> HotDevice:
@@ -178,7 +178,7 @@ class _Incoming:
         self._next = 0
         self._parts: Iterator[bytes] | None = None
 
-    def __next__(self) -> bytes:
+    def __next__(self) -> bytes | bytearray:
         if self._early >= 0:
             size = self._offsets[self._next + 1] - self._offsets[self._next]
             if len(data := _from_pipe(self._early, size)) == size:
@@ -202,7 +202,7 @@ class _Incoming:
                 self._next += 1
                 return part
 
-    def proved(self, prove: Callable[[bytes], _Proved]) -> tuple[bytes, _Proved]:
+    def proved(self, prove: Callable[[bytes | bytearray], _Proved]) -> tuple[bytes | bytearray, _Proved]:
         """The next part, and what ``prove`` makes of it; what a mirror sent in its place is asked for elsewhere.
 
         Raises:
@@ -232,11 +232,12 @@ class _Incoming:
         return (self._source.fetch_range(self._what, start, size) for start, size in zip(offsets, sizes, strict=False))
 
 
-def _from_pipe(pipe: int, size: int) -> bytes:
+def _from_pipe(pipe: int, size: int) -> bytes | bytearray:
     """The next ``size`` bytes; fewer when it ends, or gives none for too long."""
-    data = bytearray()
+    data, at = bytearray(size), 0
+    room = memoryview(data)
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    while len(data) < size and poll.poll(_SILENT_S * 1000) and (got := os.read(pipe, size - len(data))):
-        data += got
-    return bytes(data)
+    while at < size and poll.poll(_SILENT_S * 1000) and (got := os.readv(pipe, [room[at:]])):
+        at += got
+    return data if at == size else bytes(room[:at])

@@ -260,17 +260,18 @@ def read_in(body: memoryview) -> tuple[int, int]:
     return offset, size
 
 
-def push(device: int, number: int, offset: int, data: bytes | bytearray) -> bool:
-    """Put ``data`` of file ``number`` into the kernel's cache, so that it need not ask; False: it knows no such file.
+def push(device: int, number: int, offset: int, data: Sequence[memoryview]) -> bool:
+    """Put ``data``, one behind the other, into the kernel's cache of file ``number``; False: it knows no such file.
 
     Blocks, so that no signal is heard either, while one of these pages is being read and not yet answered.
 
     Raises:
         OSError: unmounted, or the kernel takes none.
     """
-    head = _OUT.pack(_OUT.size + _STORE_OUT.size + len(data), _NOTIFY_STORE, 0)
+    size = sum(map(len, data))
+    head = _OUT.pack(_OUT.size + _STORE_OUT.size + size, _NOTIFY_STORE, 0)
     try:
-        os.writev(device, [head, _STORE_OUT.pack(number + _FIRST, offset, len(data)), data])
+        os.writev(device, [head, _STORE_OUT.pack(number + _FIRST, offset, size), *data])
     except FileNotFoundError:
         return False
     return True

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import zstandard
 
@@ -40,6 +40,10 @@ class Part(NamedTuple):
     group: int
     first: int
     count: int  # type: ignore[assignment]  # not the method of tuples
+
+
+#: The pages of a frame, proved, in its order.
+Opened: TypeAlias = Sequence[tuple[Part, memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class HotDevice:
 class Prover:
     """Opens the frames of a bundle, in order, and gives nothing that is not proved."""
 
-    def __init__(self, devices: dict[int, HotDevice], proofs: bytes) -> None:
+    def __init__(self, devices: dict[int, HotDevice], proofs: bytes | bytearray) -> None:
         """devices: those that the trace touches.
 
         Raises:
@@ -144,7 +148,7 @@ class Prover:
         self._before = b""
         at = 0
         for number, device in sorted(devices.items()):
-            nodes = proofs[at : at + device.groups * HASH_SIZE]
+            nodes = bytes(proofs[at : at + device.groups * HASH_SIZE])
             at += device.groups * HASH_SIZE
             if tree.root(nodes) != device.root:
                 raise BadHotPage(f"hot bundle: the proofs of device {number} are not of the image")
@@ -152,7 +156,7 @@ class Prover:
         if at != len(proofs):
             raise BadHotPage(f"hot bundle: want {at} bytes of proofs, got {len(proofs)}")
 
-    def open(self, stored: bytes, frame: Frame, plan: FramePlan) -> list[tuple[Part, memoryview]]:
+    def open(self, stored: bytes | bytearray, frame: Frame, plan: FramePlan) -> Opened:
         """The pages of a frame, every one proved.
 
         Raises:

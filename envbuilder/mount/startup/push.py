@@ -10,15 +10,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from envbuilder.errors import EnvbuilderError
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.host import fuse
-from envbuilder.mount.startup.hot import FramePlan
-from envbuilder.mount.startup.trace import Pages
+from envbuilder.mount.startup.hot import FramePlan, Opened, Part
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +26,10 @@ _MOST_PAGES = 256
 #: Seconds between two looks at whether the kernel knows the file by now, and how long that may take: it learns of a
 #: device when EROFS opens it.
 _LOOK_S, _KNOWN_WITHIN_S = 0.002, 10.0
+
+
+#: Frames that may wait with their pages in memory; of those behind them the pages are read from the store again.
+_MOST_FRAMES = 16
 
 
 class Readable(Protocol):
@@ -48,13 +51,13 @@ class Pusher:
         self, device: int, plans: Sequence[FramePlan], blobs: Mapping[int, Readable], counters: Counters
     ) -> None:
         self._device, self._plans, self._blobs, self._counters = device, plans, blobs, counters
-        self._come: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._come: queue.SimpleQueue[tuple[int, Opened] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._thread.start()
 
-    def arrived(self, frames: int) -> None:
-        """The first ``frames`` frames are in the store."""
-        self._come.put(frames)
+    def arrived(self, frames: int, last: Opened = ()) -> None:
+        """The first ``frames`` frames are in the store; ``last``: the pages of the last, if at hand."""
+        self._come.put((frames, last if self._come.qsize() < _MOST_FRAMES else ()))
 
     def finish(self) -> None:
         """Wait until all that arrived has been put there, or cannot be."""
@@ -65,39 +68,42 @@ class Pusher:
         done = 0
         until = time.monotonic() + _KNOWN_WITHIN_S
         try:
-            while (frames := self._come.get()) is not None:
-                for plan in self._plans[done:frames]:
-                    for pages in joined(plan):
-                        self._push(pages, until)
+            while (come := self._come.get()) is not None:
+                frames, last = come
+                for number in range(done, frames):
+                    opened = last if last and number == frames - 1 else self._stored(self._plans[number])
+                    for neighbours in joined(opened):
+                        self._push(neighbours, until)
                 done = frames
         except (EnvbuilderError, OSError) as error:
             # Unmounted, or a kernel that takes none: then it asks.
             _log.debug("the kernel takes no pages: %s", error)
 
-    def _push(self, pages: Pages, until: float) -> None:
-        blob, offset = self._blobs[pages.device], pages.first * PAGE_SIZE
-        data = bytearray(min(pages.count * PAGE_SIZE, blob.size - offset))
-        blob.read(offset, memoryview(data))
-        while not fuse.push(self._device, pages.device, offset, data):
+    def _stored(self, plan: FramePlan) -> Iterator[tuple[Part, memoryview]]:
+        for part in plan.parts:
+            blob, offset = self._blobs[part.device], part.first * PAGE_SIZE
+            data = memoryview(bytearray(min(part.count * PAGE_SIZE, blob.size - offset)))
+            blob.read(offset, data)
+            yield part, data
+
+    def _push(self, neighbours: Sequence[tuple[Part, memoryview]], until: float) -> None:
+        (first, _), data = neighbours[0], [pages for _, pages in neighbours]
+        while not fuse.push(self._device, first.device, first.first * PAGE_SIZE, data):
             if time.monotonic() > until:
-                raise FileNotFoundError(f"device {pages.device} was never opened")
+                raise FileNotFoundError(f"device {first.device} was never opened")
             time.sleep(_LOOK_S)
-        self._counters.add("pushed_pages", pages.count)
+        self._counters.add("pushed_pages", sum(part.count for part, _ in neighbours))
 
 
-def joined(plan: FramePlan) -> Iterator[Pages]:
+def joined(opened: Iterable[tuple[Part, memoryview]]) -> Iterator[list[tuple[Part, memoryview]]]:
     """The pages of a frame in its order, neighbours together."""
-    last: Pages | None = None
-    for part in plan.parts:
-        if (
-            last
-            and (last.device, last.first + last.count) == (part.device, part.first)
-            and last.count + part.count <= _MOST_PAGES
-        ):
-            last = last._replace(count=last.count + part.count)
-            continue
-        if last:
-            yield last
-        last = Pages(part.device, part.first, part.count)
-    if last:
-        yield last
+    found: list[tuple[Part, memoryview]] = []
+    pages, behind = 0, (-1, 0)
+    for part, data in opened:
+        if found and ((part.device, part.first) != behind or pages + part.count > _MOST_PAGES):
+            yield found
+            found, pages = [], 0
+        found.append((part, data))
+        pages, behind = pages + part.count, (part.device, part.first + part.count)
+    if found:
+        yield found
