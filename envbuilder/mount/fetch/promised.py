@@ -5,6 +5,7 @@ Threading: under the schedule's lock.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -38,16 +39,20 @@ class Parked:
     frame: int
 
 
+def _first(part: tuple[int, int, int]) -> int:
+    return part[0]
+
+
 class Promised:
     """The pages of a hot bundle's frames. ``now``: on the monotonic clock."""
 
     def __init__(self, plans: Sequence[FramePlan], frames: Sequence[Frame]) -> None:
-        self._frames: dict[int, dict[int, int]] = {}
+        found: dict[int, list[tuple[int, int, int]]] = {}
         for number, plan in enumerate(plans):
-            for part in plan.parts:
-                pages = self._frames.setdefault(part.device, {})
-                for page in range(part.first, part.first + part.count):
-                    pages[page] = number
+            for device, _, first, count in plan.parts:
+                found.setdefault(device, []).append((first, first + count, number))
+        #: By device its parts in the order of their pages: first, end, frame.
+        self._parts = {device: sorted(parts) for device, parts in found.items()}
         self._ends = list(accumulate((frame.size for frame in frames), initial=0))
         self._first, self._first_at, self._done = 0, 0.0, 0
         self._ended = self._stalled = False
@@ -67,10 +72,11 @@ class Promised:
         """Take over a read of pages of which some are not here, if the stream brings them soon."""
         if self._ended or self._stalled:
             return False
-        pages = self._frames.get(blob.number, {})
+        parts = self._parts.get(blob.number, [])
         last = -1
         for page in range(offset // PAGE_SIZE, (offset + size - 1) // PAGE_SIZE + 1):
-            frame = pages.get(page, -1)
+            _, end, frame = parts[at - 1] if (at := bisect_right(parts, page, key=_first)) else (0, 0, -1)
+            frame = frame if page < end else -1
             if frame < 0 and not blob.has_page(page):
                 return False
             last = max(last, frame)

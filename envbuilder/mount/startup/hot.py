@@ -81,15 +81,15 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
     fresh: list[tuple[int, int]] = []
     parts: list[Part] = []
     room = full = frame_pages[0] if frame_pages else FRAME_PAGES
-    for pages in ranges:
-        at, end = pages.first, pages.first + pages.count
+    for device, first, length in ranges:
+        at, end = first, first + length
         while at < end:
             group = at // GROUP_PAGES
             count = min(end - at, (group + 1) * GROUP_PAGES - at, room)
-            if (key := (pages.device, group)) not in known:
+            if (key := (device, group)) not in known:
                 known.add(key)
                 fresh.append(key)
-            parts.append(Part(pages.device, group, at, count))
+            parts.append(Part(device, group, at, count))
             at, room = at + count, room - count
             if room == 0:
                 plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))

@@ -127,10 +127,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
         commands=tuple(str(text) for text in value["commands"]),
         runs=_number(value["runs"], 1 << 20),
         read_ahead=_number(value["readAhead"], 1 << 20),
-        ranges=tuple(
-            Pages(_number(device, most), _number(first, _MAX_PAGE), _number(count, _MAX_PAGE))
-            for device, first, count in value["ranges"]
-        ),
+        ranges=_ranges(value["ranges"], most),
         frames=tuple(
             Frame(_number(size, MAX_FRAME), _number(pages, MAX_FRAME), Digest("sha256:" + sha256).hex)
             for size, pages, sha256 in (value["frames"] if value["format"] == _FORMAT else ())
@@ -142,6 +139,15 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
     if not trace.ranges or any(pages.count == 0 for pages in trace.ranges):
         raise InvalidTrace(f"{source}: trace: a range of no pages")
     return trace
+
+
+def _ranges(value: Sequence[Any], last_device: int) -> tuple[Pages, ...]:
+    """The thousands of ranges of a trace, checked column by column: a start waits for it."""
+    columns = tuple(zip(*value, strict=True)) or ((), (), ())
+    for column, most in zip(columns, (last_device, _MAX_PAGE, _MAX_PAGE), strict=True):
+        if set(map(type, column)) - {int} or min(column, default=0) < 0 or max(column, default=0) > most:
+            raise ValueError(f"want numbers up to {most} in ranges")
+    return tuple(map(Pages, *columns))
 
 
 def _number(value: object, most: int) -> int:
