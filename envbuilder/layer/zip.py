@@ -165,7 +165,7 @@ class Archive:
         at = _LOCAL_HEADER.size + name_size + extra_size
         local = head[_LOCAL_HEADER.size : _LOCAL_HEADER.size + name_size]
         # A reader that goes by local headers must not see another archive than one that goes by the directory.
-        if signature != b"PK\3\4" or local not in (name, member.name.encode("cp437", "replace")):
+        if signature != b"PK\3\4" or (local != name and local != member.name.encode("cp437", "replace")):
             raise BadArchive(f"{self.source}: {member.name}: its local header says something else")
         return member.offset + at, head[at : at + wanted]
 
