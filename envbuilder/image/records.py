@@ -120,9 +120,11 @@ def _bundle(
 ) -> Descriptor | None:
     """A blob of all that is remembered of a layer: all or nothing, as it must not depend on what one machine did."""
     known = {name: data for name in names if (data := parts.get(name))}
-    record = store.records.get(row.key.hex) if len(known) == len(names) else None
-    layer = record and (layer or load_layer(record, key=row.key))
-    if record is None or layer is None or layer.listed.blob.digest != row.digest:
+    record = store.records.get(row.key.hex)
+    if record is None or len(known) < len(names):
+        return None
+    layer = layer or load_layer(record, key=row.key)
+    if layer is None or layer.listed.blob.digest != row.digest:
         return None
     if store.has(layer.blob):
         licences([layer], store)  # remembers them
