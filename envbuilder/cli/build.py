@@ -25,7 +25,7 @@ from envbuilder.image.attached import all_of, copy_attached
 from envbuilder.image.build import build_image, document, missing_plans
 from envbuilder.image.inspect import open_image
 from envbuilder.image.predict import Known, find_image, image_key, prediction, recall, remember
-from envbuilder.image.records import StoreBeside, adopt_records, attach_records
+from envbuilder.image.records import Notes, StoreBeside, adopt_records, attach_records
 from envbuilder.image.reread import read_layers
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.model import Layer
@@ -253,6 +253,7 @@ def _make(
     rows: list[dict[str, Any]] = []
     needed = {artifact.digest: artifact for plan in missing_plans(locks, store) for artifact in plan.artifacts}
     absent = sum(artifact.size for artifact in needed.values() if not source.has(artifact))
+    notes = Notes(store, locks, app.cache_directory)
     with app.output.stage(f"{lock.name}: fetch", absent) as meter, EarlyPush(store, target) as early:
 
         def finished(layer: Layer, reused: bool) -> None:
@@ -267,6 +268,8 @@ def _make(
             rows.append(_row(made, reused=reused))
             for blob in {layer.listed.blob.digest: layer.listed.blob, layer.blob.digest: layer.blob}.values():
                 early.push(blob)
+            if noted := notes.of(made, layer):
+                early.push(noted)
             if not reused:
                 app.output.note(f"{layer.id}: built, {human_size(layer.blob.size)}")
 

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
@@ -91,6 +92,8 @@ def build_image(
         by_id[layer.id] = layer
         if was_there:
             reused.add(layer.id)
+        elif documents:
+            _documents()  # takes 0.05 s to load, and the image of a new layer needs it: now, while others are made
         finished(layer, was_there)
         go_on()
 
@@ -133,7 +136,11 @@ def document(
 ) -> None:
     """Attach to ``image``, which is in ``store``, what a build attaches, unless all of that is there."""
     if not all_attached(store, image):
-        importlib.import_module("envbuilder.image.documents").attach_documents(store, locks, image, layers())
+        _documents().attach_documents(store, locks, image, layers())
+
+
+def _documents() -> ModuleType:
+    return importlib.import_module("envbuilder.image.documents")
 
 
 def _nowhere() -> Target:

@@ -96,7 +96,8 @@ def _of_layer(layer: Layer, store: LayoutTarget) -> dict[str, str]:
     if known is not None:
         return {str(name): str(text) for name, text in json.loads(known).items()}
     found: dict[str, str] = {}
-    wanted = [(placed, kind) for placed in layer.placed if placed.size and (kind := _kind(placed.path))]
+    said = [placed for placed in layer.placed if placed.size and placed.path.endswith(("/METADATA", "/copyright"))]
+    wanted = [(placed, kind) for placed in said if (kind := _kind(placed.path))]
     if wanted:
         index, chunk, plain = fetch_index(store, layer.blob), None, b""
         for placed, name in wanted:

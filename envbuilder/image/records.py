@@ -21,7 +21,7 @@ from envbuilder.errors import EnvbuilderError, IntegrityError
 from envbuilder.image.licences import licences, record_name
 from envbuilder.layer.build import has_layer
 from envbuilder.layer.computed import part_name
-from envbuilder.layer.model import Recipe
+from envbuilder.layer.model import Layer, Recipe
 from envbuilder.layer.record import load_blobs, load_layer, without_id
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
@@ -70,21 +70,36 @@ class StoreBeside(LayoutTarget):
         """Nothing: the store is not to offer an image that it cannot give."""
 
 
+class Notes:
+    """What a store, and the folder ``cache``, remember of the layers of an image of ``locks``: a blob of each.
+
+    It follows from the layer, so that all who made it note the same. What others attached is not believed.
+    """
+
+    def __init__(self, store: LayoutTarget, locks: Sequence[Lock], cache: Path) -> None:
+        self._store, self._parts = store, RecordStore(cache / PARTS)
+        self._debs: dict[str, list[Deb]] = {}
+        for deb in {deb.digest: deb for lock in locks for deb in lock.debs}.values():
+            self._debs.setdefault(deb.layer, []).append(deb)
+
+    def of(self, row: PredictedLayer, layer: Layer | None = None) -> Descriptor | None:
+        """The blob, in the store; None if not all is known. ``layer``: saves reading its record, if it is at hand.
+
+        Raises:
+            whatever reading the licences in the layer raises.
+        """
+        names = tuple(map(part_name, self._debs.get(row.id, ())))
+        return _known(row.key, names, self._store) or _bundle(row, names, self._store, self._parts, layer)
+
+
 def attach_records(
     store: LayoutTarget, locks: Sequence[Lock], subject: Descriptor, layers: Sequence[PredictedLayer], cache: Path
 ) -> Descriptor | None:
-    """What ``store`` and ``cache`` remember of ``layers``, attached to their image ``subject``; None if not of all.
-
-    It follows from the layers, so that all who made them attach the same. What others attached is not believed.
-    """
-    debs: dict[str, list[Deb]] = {}
-    for deb in {deb.digest: deb for lock in locks for deb in lock.debs}.values():
-        debs.setdefault(deb.layer, []).append(deb)
-    parts = RecordStore(cache / PARTS)
+    """What is noted of ``layers``, attached to their image ``subject``; None if not of all of them."""
+    notes = Notes(store, locks, cache)
     blobs = []
     for layer in layers:
-        theirs = tuple(map(part_name, debs.get(layer.id, ())))
-        blob = _known(layer.key, theirs, store) or _bundle(layer, theirs, store, parts)
+        blob = notes.of(layer)
         if blob is None:
             return None
         blobs.append((blob, partial(store.fetch, blob)))
@@ -100,12 +115,16 @@ def _known(key: Digest, names: Sequence[str], store: LayoutTarget) -> Descriptor
     return blob if store.has(blob) else None
 
 
-def _bundle(row: PredictedLayer, names: Sequence[str], store: LayoutTarget, parts: RecordStore) -> Descriptor | None:
+def _bundle(
+    row: PredictedLayer, names: Sequence[str], store: LayoutTarget, parts: RecordStore, layer: Layer | None
+) -> Descriptor | None:
     """A blob of all that is remembered of a layer: all or nothing, as it must not depend on what one machine did."""
-    record = store.records.get(row.key.hex)
-    layer = load_layer(record, key=row.key) if record else None
     known = {name: data for name in names if (data := parts.get(name))}
-    if record is None or layer is None or layer.listed.blob.digest != row.digest or len(known) < len(names):
+    record = store.records.get(row.key.hex)
+    if record is None or len(known) < len(names):
+        return None
+    layer = layer or load_layer(record, key=row.key)
+    if layer is None or layer.listed.blob.digest != row.digest:
         return None
     if store.has(layer.blob):
         licences([layer], store)  # remembers them

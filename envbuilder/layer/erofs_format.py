@@ -37,6 +37,7 @@ _SUPER = struct.Struct("<IIIBBHQQIIII16s16sIHHHBBIQ24x")
 _DEVICE = struct.Struct("<64sIIHH52x")
 _COMPACT = struct.Struct("<HHHHIIIIHH4x")
 _EXTENDED = struct.Struct("<HHHHQIIIIQII16x")
+_COMPACT_AND_CHUNK = struct.Struct("<HHHHIIIIHH4xHHI")
 DIRENT = struct.Struct("<QHBB")
 #: An entry of a chunk table: 0, device (0 is the image, n the n-th slot from 1), block in it.
 CHUNK = struct.Struct("<HHI")
@@ -118,6 +119,12 @@ def sealed(image: bytearray, block_size: int) -> None:
 def compact_inode(layout: int, xattr_count: int, mode: int, links: int, size: int, where: int, owner: tuple[int, int]) -> bytes:  # fmt: skip  # noqa: E501
     """A 32-byte inode; its mtime is the epoch of the super block."""
     return _COMPACT.pack(layout << 1, xattr_count, mode, links, size, 0, where, _NO_INO, *owner)
+
+
+def compact_file(mode: int, links: int, size: int, chunk_bits: int, owner: tuple[int, int], device: int, block: int) -> bytes:  # fmt: skip  # noqa: E501
+    """A compact inode of a file that is one chunk, and its table behind it: ``block`` of slot ``device``."""
+    where = chunk_bits | CHUNK_INDEXES
+    return _COMPACT_AND_CHUNK.pack(CHUNK_BASED << 1, 0, mode, links, size, 0, where, _NO_INO, *owner, 0, device, block)
 
 
 def extended_inode(layout: int, xattr_count: int, mode: int, links: int, size: int, where: int, owner: tuple[int, int], mtime_s: int) -> bytes:  # fmt: skip  # noqa: E501

@@ -72,6 +72,16 @@ class Merged:
             below = f"{path}/" if path else ""
             stack += [(below + name, node.children[name]) for name in sorted(node.children, key=encode, reverse=True)]
 
+    def nodes(self) -> Iterator[Node]:
+        """The nodes of ``walk``, in its order: the paths of all of them are a third of its time."""
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            if node is not self.root:
+                yield node
+            if node.children:
+                stack += [node.children[name] for name in sorted(node.children, key=encode, reverse=True)]
+
 
 def merge(layers: Sequence[Iterable[Placed]]) -> Merged:
     """Lay ``layers`` over each other, base first. Each is in the order of its tar."""

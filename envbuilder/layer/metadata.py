@@ -26,15 +26,21 @@ def merged_metadata(
     merged = merge([[placed for placed in layer if placed.path] for layer in layers])
     for root in (placed for layer in layers for placed in layer if not placed.path):
         merged.root.placed = root
+    nodes = list(merged.nodes())
+    # Of most files there is one name: only those that another is a hard link to are looked up.
+    linked = {node.placed.link for node in nodes if node.placed.link and stat.S_ISREG(node.placed.mode)}
     names: dict[int, Inode] = {}
     files: dict[tuple[int, str], Inode] = {}
     # Parents come before their children in a walk, so backwards every directory's children are made already.
-    for node in reversed([node for _, node in merged.walk()]):
-        if node.is_directory:
+    for node in reversed(nodes):
+        placed = node.placed
+        if stat.S_ISDIR(placed.mode):
             names[id(node)] = _directory(node, names)
-        else:
+        elif placed.link in linked or placed.path in linked:
             inode = node.inode
             names[id(node)] = files.get(inode) or files.setdefault(inode, _file(node))
+        else:
+            names[id(node)] = _file(node)
     return write_erofs(_directory(merged.root, names), devices, mtime_s=SOURCE_EPOCH_S, block_bits=block_bits)
 
 

@@ -117,7 +117,7 @@ def _merged(layers: Sequence[Sequence[Placed]]) -> dict[str, Placed]:
     for layer in layers:
         hidden = {
             f"{above}/{name.removeprefix(WHITEOUT)}"
-            for above, _, name in (placed.path.rpartition("/") for placed in layer)
+            for above, _, name in (placed.path.rpartition("/") for placed in layer if WHITEOUT in placed.path)
             if name.startswith(WHITEOUT)
         }
         if hidden:

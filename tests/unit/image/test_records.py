@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, describe
-from envbuilder.image.records import PARTS, BadRecords, StoreBeside, adopt_records, attach_records
+from envbuilder.image.records import PARTS, BadRecords, Notes, StoreBeside, adopt_records, attach_records
 from envbuilder.layer.build import find_layer
 from envbuilder.layer.computed import part_name
 from envbuilder.layer.model import Layer
@@ -149,6 +149,20 @@ def test_all_who_made_a_layer_note_the_same_of_it_whatever_they_call_it(world, t
     other = LayoutTarget(tmp_path / "other", create=True)
 
     assert noted(world, other, tmp_path / "cache2", replace(world[0], id="y/b")) == world[2].records
+
+
+def test_what_is_noted_of_a_layer_while_others_are_made_is_what_is_attached_in_the_end(world, tmp_path):
+    layer, there, predicted = world
+    other = LayoutTarget(tmp_path / "other", create=True)
+    other.push(layer.blob, partial(there.fetch, layer.blob))
+    other.records.put(KEY.hex, dump_layer(layer))
+
+    early = Notes(other, (), tmp_path / "cache2").of(predicted.layers[0], layer)
+
+    assert other.has(early)
+    assert noted(world, other, tmp_path / "cache2", layer) == predicted.records
+    manifest = json.loads(there._content[predicted.records.digest])
+    assert [each["digest"] for each in manifest["layers"]] == [str(early.digest)]
 
 
 def test_a_layer_of_other_bytes_than_the_image_has_is_not_noted(world, tmp_path):

@@ -78,3 +78,9 @@ def test_a_walk_gives_parents_first_and_siblings_by_bytes():
     paths = [path for path, _ in merge([[d("b"), f("b-c"), d("b/é"), f("b/z"), f("a")]]).walk()]
 
     assert paths == ["a", "b", "b/z", "b/é", "b-c"]
+
+
+def test_the_nodes_of_a_tree_are_those_of_a_walk_in_its_order():
+    merged = merge([[d("b"), f("b-c"), d("b/é"), f("b/z"), f("b/\udcff"), f("a")], [f("c/d"), d("b")]])
+
+    assert [id(node) for node in merged.nodes()] == [id(node) for _, node in merged.walk()]
