@@ -14,6 +14,7 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.gc import age_s
 from envbuilder.cli.output import Result, human_size, table
 from envbuilder.cli.sides import NoSuchLock
+from envbuilder.errors import SpecError
 from envbuilder.lock.artifact_archive import artifacts_of
 from envbuilder.lock.codec import MAX_SIZE, load
 from envbuilder.lock.model import Lock
@@ -26,9 +27,7 @@ _NAME_LOCKS = "Name environments that are locked, or a lock file."
 
 @click.command(name="cache", epilog="Example: envbuilder cache gc --older-than 60d --keep '*' --dry-run")
 @click.argument("action", type=click.Choice(["list", "gc"]), default="list")
-@click.option(
-    "--older-than", default="30d", metavar="AGE", help="gc: What was used since stays: 12h, 60d (default: 30d)."
-)
+@click.option("--older-than", metavar="AGE", help="gc: What was used since stays: 12h, 60d (default: 30d).")
 @click.option(
     "--keep",
     multiple=True,
@@ -38,7 +37,7 @@ _NAME_LOCKS = "Name environments that are locked, or a lock file."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, delete nothing.")
 @common
-def command(app: App, action: str, older_than: str, keep: tuple[str, ...], dry_run: bool) -> Result:
+def command(app: App, action: str, older_than: str | None, keep: tuple[str, ...], dry_run: bool) -> Result:
     """List what locking and building keep on this machine; gc: let go what was not used for long.
 
     All of it is fetched or made again when it is missing, unless its index or mirror has it no more ('archive' keeps
@@ -47,8 +46,10 @@ def command(app: App, action: str, older_than: str, keep: tuple[str, ...], dry_r
     """
     folder = app.cache_directory
     if action == "list":
+        if older_than or keep or dry_run:
+            raise SpecError("cache list: --older-than, --keep and --dry-run are of gc", hint="Say 'cache gc'.")
         return _list(folder)
-    age, named = age_s(older_than), _named(app, keep)
+    age, named = age_s(older_than or "30d"), _named(app, keep)
     if dry_run:
         plan = plan_cache_gc(folder, unused_for_s=age, keep=named)
         return _report(folder, plan, plan.size, dry_run=True)

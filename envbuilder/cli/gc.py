@@ -76,5 +76,5 @@ def age_s(text: str) -> float:
     """
     match = _AGE.match(text)
     if not match:
-        raise SpecError(f"age: want a number and s, m, h or d, such as 14d, got {text[:40]!r}")
+        raise SpecError(f"age: want a number and s, m, h or d, got {text[:40]!r}", hint="Write it as 12h or 14d.")
     return float(int(match[1]) * _SECONDS[match[2]])

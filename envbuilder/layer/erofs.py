@@ -142,7 +142,7 @@ def _number(root: Inode, block: int) -> dict[int, _Placement]:
     while queue:
         here = queue.popleft()
         here.links += 2
-        names = {b".": here, b"..": here.parent}
+        names: dict[bytes, _Placement] = {}
         for name, child in sorted(here.inode.children.items(), key=_name):
             known = placements.get(id(child))
             if known is None:
@@ -154,6 +154,7 @@ def _number(root: Inode, block: int) -> dict[int, _Placement]:
             else:
                 known.links += 1
             names[name] = known
+        names |= {b".": here, b"..": here.parent}  # whatever the children are called
         here.names = _blocks_of_names(names, block)
     for placement in placements.values():
         inode = placement.inode

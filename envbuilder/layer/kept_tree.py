@@ -37,7 +37,8 @@ def kept_tree(tree: Path, fill: Callable[[Path], None]) -> Path:
     if use(record) and is_whole(tree, record):
         return tree
     folder.mkdir(parents=True, exist_ok=True)
-    with only_one(record) as held:
+    # Others who use this cache read what is remembered.
+    with only_one(record, mode=0o644) as held:
         if is_whole(tree, record):
             return tree
         for leftover in folder.glob(f".{tree.name}.*"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import stat
@@ -17,10 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
 #: The file that says that something uses the cache.
 _IN_USE = "in-use"
 #: Seconds within which a use is noted once.
-_NOTED_S = 3600.0
+NOTED_S = 3600.0
+#: Seconds that a use waits for who judges the file, which takes microseconds, and between two looks: whoever may read
+#: a file may lock it, and shall not hold up who builds.
+_JUDGED_S, _LOOK_S = 1.0, 0.01
 #: Bytes that stat(2) counts in.
 _BLOCK = 512
 _NOTE = r"[a-z0-9][a-z0-9._-]*\.json\.zst"
@@ -46,7 +52,7 @@ _KINDS = (
     _Kind("wheels and debs", "sha256/*", r"[0-9a-f]{64}"),
     _Kind("bases", "bases", r"[0-9a-f]{64}", tree=True),
     _Kind("interpreters", "interpreters", r"python[0-9.]+-[0-9a-f]{32}", tree=True),
-    _Kind("notes of debs", "debs", _NOTE),
+    _Kind("notes of debs", "debs", _NOTE, shared=False),
     _Kind("lists of archives", "apt", r"[0-9a-f]{32}", tree=True, shared=False),
     _Kind("notes of registries", "registries", _NOTE),
     _Kind("unfinished", "sha256/*", r"[0-9a-f]{64}\.partial|[0-9a-f]{32}", shared=False),
@@ -80,16 +86,28 @@ def use(file: Path) -> os.stat_result | None:
     with contextlib.suppress(OSError):
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(fd, fcntl.LOCK_SH)
+            _share(fd)
             status = os.fstat(fd)
-            if time.time() - status.st_mtime > _NOTED_S:
+            if time.time() - status.st_mtime > NOTED_S:
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(fd)
             return status if status.st_nlink else None
         finally:
             os.close(fd)
     return None
+
+
+def _share(fd: int) -> None:
+    end_s = time.monotonic() + _JUDGED_S
+    while time.monotonic() < end_s:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # noqa: PERF203 - a wait
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
 
 
 def is_cached(file: Path, size: int) -> bool:
@@ -100,12 +118,25 @@ def is_cached(file: Path, size: int) -> bool:
 
 def in_use(directory: Path) -> int:
     """Say that the cache ``directory`` is used, until the descriptor that is given is closed; -1 where nobody can."""
-    with contextlib.suppress(OSError):
+    fd = -1
+    try:
         directory.mkdir(parents=True, exist_ok=True)
-        fd = os.open(directory / _IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        return fd
-    return -1
+        fd = _open_in_use(directory)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.warning("%s: waiting for 'cache gc'", directory)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        return -1
+    return fd
+
+
+def _open_in_use(directory: Path) -> int:
+    """The owner's alone: whoever may open it may lock it, and so hold up all others. To be written: NFS wants that."""
+    return os.open(directory / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def contents(directory: Path) -> list[Cached]:
@@ -124,7 +155,7 @@ def alone_in(directory: Path) -> Iterator[bool]:
     """Hold the cache against all others, if nobody uses it; whether that is so."""
     fd, alone = -1, True
     try:
-        fd = os.open(directory / _IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = _open_in_use(directory)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (FileNotFoundError, NotADirectoryError):
         pass  # there is no cache yet

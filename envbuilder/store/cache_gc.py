@@ -6,6 +6,7 @@ misses; one that is alone takes what it was told to.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.errors import HostError
-from envbuilder.store.cache import Cached, alone_in, contents, opened_folder, record_of, used_at_s
+from envbuilder.store.cache import NOTED_S, Cached, alone_in, contents, opened_folder, record_of, used_at_s
 from envbuilder.store.files import only_one
 from envbuilder.store.gc import GRACE_S
 
 
 class NotRemoved(HostError):
-    """The disk refuses to remove a part of the cache."""
+    """The disk refuses to remove a part of the cache; the rest went."""
 
     hint = "Do it as the user whose cache it is."
 
@@ -68,13 +69,21 @@ def collect_cache(directory: Path, *, unused_for_s: float, keep: Collection[str]
     """
     with alone_in(directory) as alone:
         plan = _plan(contents(directory), unused_for_s, keep, time.time(), busy=not alone)
-        return plan, sum(each.size for each in plan.going if _remove(directory, each, plan.before_s))
+        freed, refusals = 0, []
+        for each in plan.going:
+            try:
+                freed += each.size if _remove(directory, each, plan.before_s) else 0
+            except OSError as error:  # noqa: PERF203 - one file of another user must not keep the others
+                refusals.append(f"{directory / each.path}: {error.strerror}")
+        if refusals:
+            raise NotRemoved(f"cache: freed {freed} bytes; {len(refusals)} of {len(plan.going)} stay: {refusals[0]}")
+        return plan, freed
 
 
 def _plan(
     found: Sequence[Cached], unused_for_s: float, keep: Collection[str], now_s: float, *, busy: bool
 ) -> CachePlan:
-    before_s = now_s - (max(unused_for_s, GRACE_S) if busy else unused_for_s)
+    before_s = now_s - (max(unused_for_s, GRACE_S + NOTED_S) if busy else unused_for_s)
     old = [each for each in found if each.used_at_s <= before_s and (each.shared or not busy)]
     going = [each for each in old if each.path.rpartition("/")[2] not in keep]
     return CachePlan(
@@ -96,14 +105,17 @@ def _remove(directory: Path, what: Cached, before_s: float) -> bool:
             return (_remove_tree if what.tree else _remove_file)(inside / name, before_s)
         except (FileNotFoundError, BlockingIOError):
             return False
-        except OSError as error:
-            raise NotRemoved(f"cache {directory / what.path}: {error.strerror}") from error
 
 
 def _remove_file(file: Path, before_s: float) -> bool:
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # NFS locks what is open for writing; where nobody can lock, the time alone says.
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):
+                raise
         if used_at_s(os.fstat(fd)) > before_s:
             return False
         file.unlink()
@@ -119,7 +131,12 @@ def _remove_tree(tree: Path, before_s: float) -> bool:
     with only_one(record, wait=False):
         if remembered and used_at_s(record.lstat()) > before_s:
             return False
-        tree.rename(aside)
+        try:
+            tree.rename(aside)
+        except OSError:
+            if not remembered:
+                record.unlink()
+            raise
         record.unlink()
     shutil.rmtree(aside)
     return True

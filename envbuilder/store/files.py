@@ -323,8 +323,10 @@ def exclusive(lock: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_one(lock: Path, *, wait: bool = True) -> Iterator[int]:
+def only_one(lock: Path, *, wait: bool = True, mode: int = 0o600) -> Iterator[int]:
     """Hold ``lock``, a file that cleaners may remove, open for reading and writing: whoever else asks waits.
+
+    mode: of a new one; who may read it may hold it.
 
     Raises:
         BlockingIOError: another has it, and ``wait`` is false. OSError: it cannot be made.
@@ -332,7 +334,7 @@ def only_one(lock: Path, *, wait: bool = True) -> Iterator[int]:
     fd = -1
     try:
         while fd < 0:
-            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
             fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between open and flock a cleaner may have removed it: then others lock another.
             if not os.fstat(fd).st_nlink:

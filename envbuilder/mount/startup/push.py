@@ -74,7 +74,7 @@ class Pusher:
                     opened = last if last and number == frames - 1 else self._stored(self._plans[number])
                     for neighbours in joined(opened):
                         self._push(neighbours, until)
-                done = frames
+                done = max(done, frames)
         except (EnvbuilderError, OSError) as error:
             # Unmounted, or a kernel that takes none: then it asks.
             _log.debug("the kernel takes no pages: %s", error)

@@ -143,6 +143,8 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
 
 def _ranges(value: Sequence[Any], last_device: int) -> tuple[Pages, ...]:
     """The thousands of ranges of a trace, checked column by column: a start waits for it."""
+    if set(map(type, value)) - {list} or set(map(len, value)) - {3}:
+        raise ValueError("want ranges of three numbers each")
     columns = tuple(zip(*value, strict=True)) or ((), (), ())
     for column, most in zip(columns, (last_device, _MAX_PAGE, _MAX_PAGE), strict=True):
         if set(map(type, column)) - {int} or min(column, default=0) < 0 or max(column, default=0) > most:

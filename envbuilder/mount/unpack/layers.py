@@ -39,7 +39,8 @@ def unpacked(image: OpenImage, source: Target, folder: Path, progress: Callable[
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)  # setuid files of strangers are nobody's to find, whoever made the folder
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)  # setuid files of strangers are nobody's to find, whoever made the folder
         return kept_tree(folder / image.descriptor.digest.hex, fill)
     except OSError as error:
         raise NotUnpacked(f"{image.root.digest}: unpacking into {folder}: {error}") from error

@@ -121,6 +121,12 @@ def test_a_wrong_age_is_told(run):
         run("gc", "--older-than", "soon")
 
 
+@pytest.mark.parametrize("words", [["--dry-run"], ["list", "--older-than", "1d"], ["--keep", "child"]])
+def test_what_only_a_collection_heeds_is_refused_without_one(run, words):
+    with pytest.raises(SpecError, match="are of gc"):
+        run(*words)
+
+
 def test_what_uses_the_cache_is_said(run, world):
     (world / "cache/in-use").touch()
     holding = os.open(world / "cache/in-use", os.O_RDONLY)

@@ -131,6 +131,18 @@ def test_an_empty_file_has_no_block():
     assert (layout, where, table) == (0, 0xFFFFFFFF, [])
 
 
+def test_a_child_with_the_name_of_a_dot_does_not_take_its_place():
+    def tree(*names):
+        return Inode(mode=stat.S_IFDIR | 0o755, children={name: Inode(mode=stat.S_IFREG | 0o644) for name in names})
+
+    image = write(tree(b".", b"..", b"x"))
+    root_nid = struct.unpack_from("<H", image, 1024 + 14)[0]
+    at = image.rindex(b"...x")
+    first, second = (struct.unpack_from("<Q", image, at - 36 + 12 * number)[0] for number in range(2))
+
+    assert (first, second) == (root_nid, root_nid)
+
+
 def test_the_writer_can_be_taken_alone():
     folder = Path(erofs.__file__).parent
     names = {

@@ -1,5 +1,6 @@
 """The cache folder: what is in it, what may go by age, and that nobody who uses it comes to harm."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -164,6 +165,38 @@ def test_who_begins_while_a_collection_runs_waits_for_its_end(cache):
     builder.join()
 
 
+def test_a_file_that_somebody_holds_for_ever_holds_nobody_up_for_long(cache, monkeypatch):
+    monkeypatch.setattr("envbuilder.store.cache._JUDGED_S", 0.03)
+    file = artefact_path(cache, "wheel")
+    held = os.open(file, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    before_s = time.monotonic()
+    cached = is_cached(file, 5000)
+    took_s = time.monotonic() - before_s
+    os.close(held)
+
+    assert cached
+    assert 0.03 <= took_s < 5
+
+
+def test_only_its_owner_can_say_that_a_cache_is_used(cache):
+    os.close(in_use(cache))
+
+    assert (cache / "in-use").stat().st_mode & 0o777 == 0o600
+
+
+def test_beside_a_build_the_notes_of_debs_stay_and_so_does_what_was_noted_up_to_an_hour_late(cache):
+    late = artefact(cache, "late", days=1.02)
+    building = in_use(cache)
+    try:
+        collect_cache(cache, unused_for_s=0)
+    finally:
+        os.close(building)
+
+    assert (cache / f"debs/{'d' * 64}.json.zst").exists()
+    assert late.exists()
+
+
 def test_a_base_that_is_being_made_stays(cache):
     record = os.open(cache / f"bases/{'b' * 64}.lock", os.O_RDWR)
     fcntl.flock(record, fcntl.LOCK_EX)
@@ -219,10 +252,41 @@ def test_a_cache_that_this_user_may_not_change_is_told(cache, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refused)
-    with pytest.raises(NotRemoved, match=r"cache .*: Permission denied") as told:
+    with pytest.raises(NotRemoved, match=r"cache: freed 0 bytes; 7 of 7 stay: .*: Permission denied") as told:
         collect_cache(cache, unused_for_s=0)
 
     assert (told.value.exit_code, told.value.hint) == (5, "Do it as the user whose cache it is.")
+
+
+def test_one_file_that_stays_keeps_no_other(cache, monkeypatch):
+    unlink = Path.unlink
+
+    def refused(self, **more):
+        if self.name == artefact_path(cache, "wheel").name:
+            raise PermissionError(13, "Permission denied")
+        unlink(self, **more)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    count = len(plan_cache_gc(cache, unused_for_s=0).going)
+    with pytest.raises(NotRemoved, match=rf"cache: freed [1-9]\d* bytes; 1 of {count} stay: .*: Permission denied"):
+        collect_cache(cache, unused_for_s=0)
+
+    assert everything(cache) == NO_KIND | {str(artefact_path(cache, "wheel").relative_to(cache))}
+
+
+def test_where_files_cannot_be_locked_their_time_alone_says(cache, monkeypatch):
+    flock = fcntl.flock
+
+    def read_only_ones_not(fd, how):
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY and how & fcntl.LOCK_EX:
+            raise OSError(errno.EBADF, "Bad file descriptor")  # as NFS does
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", read_only_ones_not)
+    plan, _ = collect_cache(cache, unused_for_s=0)
+
+    assert not plan.busy
+    assert everything(cache) == NO_KIND
 
 
 def test_a_tree_whose_removal_was_killed_is_unfinished_and_goes_the_next_time(cache):

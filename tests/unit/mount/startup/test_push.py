@@ -113,6 +113,19 @@ def test_frames_that_wait_too_long_are_read_from_the_store_and_cost_no_memory(co
     assert counters.snapshot().pushed_pages == waiting
 
 
+def test_a_start_that_is_taken_up_hands_nothing_over_twice(counters):
+    reader, device = os.pipe()
+    plans = [frame(Part(0, 0, page, 1)) for page in range(3)]
+    pusher = Pusher(device, plans, {0: Blob()}, counters)
+    for frames in (2, 1, 2, 3):  # two were here; the bundle is read from its beginning all the same
+        pusher.arrived(frames)
+    pusher.finish()
+    os.close(device)
+    os.close(reader)
+
+    assert counters.snapshot().pushed_pages == 3
+
+
 def test_a_kernel_that_takes_nothing_is_left_alone(counters):
     reader, device = os.pipe()
     os.close(device)

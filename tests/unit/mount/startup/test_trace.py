@@ -1,5 +1,6 @@
 """A trace is a hint from anyone: what it may say, and how runs become one."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,18 @@ def test_a_trace_that_contradicts_itself_is_refused(bad):
 def test_what_is_no_trace_is_refused(data):
     with pytest.raises(InvalidTrace):
         parse_trace(data, source="test")
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [[[0, 1]], [[0, 1, 1, 1]], [[0] * 100], [[0, 1, True]], [[0, 1, 1.0]], ["0ab"], [{"a": 1}], [[]], {"a": 1}],
+)
+def test_ranges_that_are_not_three_numbers_each_are_refused(ranges):
+    value = json.loads(zstandard.decompress(TRACE.dump()))
+    value["ranges"] = ranges
+
+    with pytest.raises(InvalidTrace):
+        parse_trace(zstandard.compress(canonical_json(value)), source="test")
 
 
 def test_a_trace_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked():
