@@ -77,14 +77,12 @@ def transfer(app: App, asked: Transfer) -> Result:
         platform = asked.platform or host_platform_of()
         return load_into_engine(app, source.target, source.what, platform, engine, dry_run=asked.dry_run)
     target, tag = _destination(app, asked, source)
-    plan = copy_plan(source.target, source.what, target, tag=tag)
+    plan = copy_plan(source.target, source.what, target, tag=tag, ask=asked.dry_run)
     value = _value(asked, source, target, plan)
-    present = sum(blob.size for blob in plan.present)
-    app.output.note(
-        f"{asked.what}: {len(plan.blobs) + len(plan.manifests)} blobs to move ({human_size(plan.size)}), "
-        f"{len(plan.present)} are there ({human_size(present)})"
-    )
-    if not asked.dry_run:
+    if asked.dry_run:
+        moved = (len(plan.blobs) + len(plan.manifests), plan.size, "to move")
+        skipped = (len(plan.present), sum(blob.size for blob in plan.present))
+    else:
         with app.output.stage(asked.what, plan.size) as meter:
 
             def progress(_blob: Descriptor, size: int) -> None:
@@ -110,6 +108,12 @@ def transfer(app: App, asked: Transfer) -> Result:
             "skipped": report.skipped,
             "skipped_bytes": report.skipped_bytes,
         }
+        moved = (report.copied, report.copied_bytes, "moved")
+        skipped = (report.skipped, report.skipped_bytes)
+    app.output.note(
+        f"{asked.what}: {moved[0]} blobs {moved[2]} ({human_size(moved[1])}), "
+        f"{skipped[0]} are there ({human_size(skipped[1])})"
+    )
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)
 

@@ -21,7 +21,12 @@ _FOR_GOOD = frozenset({501, 505, 507, 511})
 
 
 class RegistryDown(UnavailableError):
-    """A registry did not answer, broke off, or answered with a server error, several times."""
+    """A registry did not answer, broke off, or answered with a server error, several times.
+
+    Field: ``status``, 0 where it did not answer.
+    """
+
+    status = 0
 
 
 class RateLimited(UnavailableError):
@@ -90,7 +95,9 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
     if status == 404:
         return NotFound(text, hint="Check the name and the tag.")
     if (status >= 500 and status not in _FOR_GOOD) or status == 408:
-        return RegistryDown(text, hint="Try again later; if it stays, ask who runs the registry.")
+        down = RegistryDown(text, hint="Try again later; if it stays, ask who runs the registry.")
+        down.status = status
+        return down
     rejected = Rejected(text, hint=_hint(status, refusal))
     rejected.status, rejected.codes = status, refusal.codes
     return rejected

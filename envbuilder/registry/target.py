@@ -248,6 +248,12 @@ class RegistryTarget(RegistryReferrers):
             answer = self._registry.request(call, (200, 404, 405))
         except Rejected:
             return False
+        except RegistryDown as down:
+            # distribution 2.8 over files, whose disk was full when it wrote a blob's link, says so for ever: the blob
+            # must be sent again. A registry that is in trouble refuses that, too.
+            if down.status != 500 or what.media_type in _DOCUMENTS:
+                raise
+            return False
         answer.finish()
         if answer.status == 405:
             return self._get_works(what)

@@ -39,6 +39,7 @@ class CopyPlan:
     manifests: documents that the target lacks, children first, as (descriptor, bytes).
     blobs: configs and layers that the target lacks. present: all that it has already.
     document: the root's bytes. tagged: the tag of the copy names the root there already.
+    asked: whether the target has been asked for the blobs; else it is for each of them, just before it would move.
     """
 
     root: Descriptor
@@ -47,6 +48,7 @@ class CopyPlan:
     present: tuple[Descriptor, ...]
     document: bytes
     tagged: bool = False
+    asked: bool = True
 
     @property
     def size(self) -> int:
@@ -65,11 +67,12 @@ class CopyReport:
     skipped_bytes: int
 
 
-def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = "") -> CopyPlan:
+def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = "", ask: bool = True) -> CopyPlan:
     """What must move so that ``target`` has ``what`` and all that it names, and ``tag`` names it there.
 
     The root is asked for first. Where it is, its manifests are: no target takes one without its children. Blobs
-    are asked for all the same, since registries lose them under a manifest (registry.md 9: Quay, zot).
+    are asked for all the same, since registries lose them under a manifest (registry.md 9: Quay, zot); if not to
+    ``ask`` for blobs, by the copy, while others move.
 
     Raises:
         NotFound: the source lacks a manifest. GraphTooLarge: over a cap.
@@ -77,7 +80,7 @@ def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = ""
     """
     manifests, blobs = _graph(source, what)
 
-    def ask(blob: Descriptor) -> bool:
+    def is_there(blob: Descriptor) -> bool:
         with on_side("destination", target, blob):
             return target.has(blob)
 
@@ -86,17 +89,19 @@ def copy_plan(source: Target, what: Descriptor, target: Target, *, tag: str = ""
         root_there = tagged or target.has(what)
     unsure = [] if root_there else [manifest for manifest, _ in manifests if manifest.digest != what.digest]
     with ThreadPoolExecutor(_QUESTIONS, "copy-plan") as pool:
-        wanted = [*blobs, *unsure]
-        answers = dict(zip((blob.digest for blob in wanted), pool.map(ask, wanted), strict=True))
+        wanted = [*(blobs if ask else ()), *unsure]
+        answers = dict(zip((blob.digest for blob in wanted), pool.map(is_there, wanted), strict=True))
+    here = {blob.digest for blob in blobs if answers.get(blob.digest)}
     there = [manifest for manifest, _ in manifests if answers.get(manifest.digest, root_there)]
     known = {manifest.digest for manifest in there}
     return CopyPlan(
         root=what,
         manifests=tuple(pair for pair in manifests if pair[0].digest not in known),
-        blobs=tuple(blob for blob in blobs if not answers[blob.digest]),
-        present=(*(blob for blob in blobs if answers[blob.digest]), *there),
+        blobs=tuple(blob for blob in blobs if blob.digest not in here),
+        present=(*(blob for blob in blobs if blob.digest in here), *there),
         document=next(data for manifest, data in manifests if manifest.digest == what.digest),
         tagged=tagged,
+        asked=ask,
     )
 
 
@@ -115,13 +120,14 @@ def copy(
 
     An archive is finished, unless more is to come (``finish`` is False).
 
-    ``plan`` is one that ``copy_plan`` made of the same arguments, so that a caller may show it first.
+    ``plan`` is one that ``copy_plan`` made of the same arguments, so that a caller may show it first. Without it the
+    first blobs move while others are asked for.
     The first error stops the other blobs; its message says which side and which blob.
 
     Raises:
         whatever the targets raise, and what ``copy_plan`` raises.
     """
-    plan = plan or copy_plan(source, what, target, tag=tag)
+    plan = plan or copy_plan(source, what, target, tag=tag, ask=False)
     if plan.root.digest != what.digest:
         raise ValueError(f"copy: the plan is of {plan.root.digest}, not of {what.digest}")
     try:
@@ -140,7 +146,7 @@ def copy(
 def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, progress: Progress | None) -> CopyReport:
     movement = Movement(source, target, progress)
     # An archive's bytes should follow from the image alone, so its blobs go one by one.
-    movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs)
+    movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs, ask=not plan.asked)
     for manifest, data in plan.manifests:
         if manifest.digest != plan.root.digest or not tag or not isinstance(target, TaggingTarget):
             movement.document(manifest, data)

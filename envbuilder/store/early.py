@@ -32,11 +32,7 @@ class EarlyPush:
     def push(self, what: Descriptor) -> None:
         """Begin to send ``what``, which the source has; never waits. From any thread."""
         if self._movement:
-            self._sent.append(self._pool.submit(self._push, self._movement, what))
-
-    def _push(self, movement: Movement, what: Descriptor) -> None:
-        if not movement.is_there(what):
-            movement.blob(what)
+            self._sent.append(self._pool.submit(self._movement.missing, what))
 
     def __enter__(self) -> EarlyPush:  # noqa: PYI034  typing.Self is of Python 3.11
         return self

@@ -53,13 +53,14 @@ class Movement:
         self.moved = 0
         self.opened: set[Digest] = set()
 
-    def all_of(self, blobs: Sequence[Descriptor], jobs: int) -> None:
+    def all_of(self, blobs: Sequence[Descriptor], jobs: int, *, ask: bool = False) -> None:
+        """Move ``blobs``, ``jobs`` at a time; ask: unless the destination has them, which counts as progress."""
         pool = ThreadPoolExecutor(max(1, min(jobs, len(blobs) or 1)), "copy")
         futures: list[Future[None]] = []
         try:
             # One by one no order is faster: archives keep the one that they always had, and so their bytes.
             order = in_turn(blobs) if jobs > 1 else sorted(blobs, key=_from_large)
-            futures = [pool.submit(self.blob, blob) for blob in order]
+            futures = [pool.submit(self.missing if ask else self.blob, blob) for blob in order]
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failures = [error for future in futures if future in done and (error := future.exception())]
         finally:
@@ -67,6 +68,16 @@ class Movement:
             pool.shutdown(wait=True, cancel_futures=True)
         if failures:
             raise next((error for error in failures if not isinstance(error, CopyCancelled)), failures[0])
+
+    def missing(self, what: Descriptor) -> None:
+        """``blob``, unless the destination has it, which counts as progress and not as moved."""
+        self._go_on(what)
+        with on_side("destination", self._target, what):
+            is_there = self._target.has(what)
+        if not is_there:
+            self.blob(what)
+        elif self._progress is not None:
+            self._progress(what, what.size)
 
     def document(self, what: Descriptor, data: bytes) -> None:
         with on_side("destination", self._target, what):
@@ -86,11 +97,6 @@ class Movement:
     def stop(self) -> None:
         """Let what is on its way end with CopyCancelled, and nothing begin."""
         self._stop.set()
-
-    def is_there(self, what: Descriptor) -> bool:
-        """Whether the destination has it."""
-        with on_side("destination", self._target, what):
-            return self._target.has(what)
 
     def blob(self, what: Descriptor) -> None:
         """Move a blob once both ends have a place for it.

@@ -43,8 +43,10 @@ def until(found, seconds=30):
 
 
 def test_status_names_the_file_that_a_job_waits_for(start, node, envbuilder):
-    process = start("sh", "-c", "read line; cat /data/second | cksum", stdin=subprocess.PIPE)
-    until(lambda: list((node.settings.state_dir / "mounts").glob("*/container")))
+    # The programs are here before the source goes: it is their file that shall be waited for.
+    script = "cat /data/small | cksum; read line; cat /data/second | cksum"
+    process = start("sh", "-c", script, stdin=subprocess.PIPE)
+    assert process.stdout.readline()
     node.source.switch("away")
     process.stdin.write(b"go\n")
     process.stdin.flush()

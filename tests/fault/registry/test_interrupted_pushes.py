@@ -150,6 +150,23 @@ def test_a_registry_whose_disk_is_full_says_so_and_takes_the_image_when_there_is
         subprocess.run(["umount", "-l", disk], check=True)
 
 
+def test_a_blob_whose_link_was_cut_short_by_a_full_disk_is_sent_again(image, tmp_path):
+    layout, root = image
+    with (
+        servers.docker_registry(tmp_path / "registry") as registry,
+        RegistryClient(retry=RetryPolicy(attempts=2, first_s=0.01)) as client,
+    ):
+        copy(layout, root, target_of(registry.host, client), tag="v1")
+        link = next(iter((tmp_path / "registry").rglob("_layers/sha256/*/link")))
+        text = link.read_bytes()
+        link.write_bytes(b"")  # distribution 2.8 answers 500 from now on
+
+        report = copy(layout, root, target_of(registry.host, client), tag="v1")
+
+        assert link.read_bytes() == text
+        assert report.copied == 1
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_tokens_that_end_while_a_slow_upload_runs_are_renewed(image, tmp_path, way):
     """The registry forgives 60 s; a token of -58 s is good for 2 s more, and its answer claims no life at all."""

@@ -100,6 +100,41 @@ def test_a_plan_moves_nothing_and_can_be_acted_on(source):
     assert copy(source, root, target, plan=plan).copied == 3
 
 
+def test_the_first_blobs_move_while_the_target_is_asked_for_others(source):
+    root = image(source, b"base", b"other", b"more")
+    moved, asked = threading.Event(), []
+
+    class Slow(Recording):
+        def has(self, what):
+            asked.append(what.digest)
+            if what.digest == Digest.of(b"other"):
+                assert moved.wait(5)  # no answer before something has moved
+            return super().has(what)
+
+        def push(self, what, content):
+            super().push(what, content)
+            moved.set()
+
+    target = Slow()
+    report = copy(source, root, target)
+
+    assert (report.copied, report.skipped) == (5, 0)
+    assert len(set(asked)) == 5
+
+
+def test_what_is_found_there_counts_as_progress_and_not_as_copied(source):
+    root = image(source, b"base" * 1000, b"one")
+    target, seen = Recording(), []
+    push(target, b"base" * 1000)
+    target.order.clear()
+
+    report = copy(source, root, target, progress=lambda what, size: seen.append(size))
+
+    assert sum(seen) == 4000 + 3 + 2 + root.size
+    assert (report.copied_bytes, report.skipped_bytes) == (3 + 2 + root.size, 4000)
+    assert Digest.of(b"base" * 1000) not in target.order
+
+
 def test_progress_adds_up_to_what_was_copied(source):
     root = image(source, b"base" * 1000, b"one")
     seen = []
