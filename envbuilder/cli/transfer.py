@@ -83,12 +83,19 @@ def transfer(app: App, asked: Transfer) -> Result:
         moved = (len(plan.blobs) + len(plan.manifests), plan.size, "to move")
         skipped = (len(plan.present), sum(blob.size for blob in plan.present))
     else:
+        there: list[int] = []
         with app.output.stage(asked.what, plan.size) as meter:
 
             def progress(_blob: Descriptor, size: int) -> None:
                 meter.advance(size)
 
-            report = copy(source.target, source.what, target, tag=tag, plan=plan, progress=progress, finish=False)
+            def found(blob: Descriptor) -> None:
+                there.append(blob.size)
+                meter.total(plan.size - sum(there))
+
+            report = copy(
+                source.target, source.what, target, tag=tag, plan=plan, progress=progress, found=found, finish=False
+            )
             if asked.referrers:
                 from envbuilder.registry.beside import copy_beside  # noqa: PLC0415  brings cryptography along
                 from envbuilder.store.copy_referrers import copy_referrers  # noqa: PLC0415  seldom needed

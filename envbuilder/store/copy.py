@@ -13,7 +13,7 @@ from envbuilder.digest import Descriptor, Digest, DigestMismatch
 from envbuilder.errors import IntegrityError
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, parse_document
-from envbuilder.store.movement import Movement, Progress, on_side
+from envbuilder.store.movement import Found, Movement, Progress, on_side
 from envbuilder.store.pace import MOST
 from envbuilder.store.target import ForgetfulTarget, MissingChildren, SerialTarget, TaggingTarget, Target
 from envbuilder.store.whole import fetch_whole
@@ -113,6 +113,7 @@ def copy(
     tag: str = "",
     jobs: int = DEFAULT_JOBS,
     progress: Progress | None = None,
+    found: Found | None = None,
     plan: CopyPlan | None = None,
     finish: bool = True,
 ) -> CopyReport:
@@ -121,7 +122,7 @@ def copy(
     An archive is finished, unless more is to come (``finish`` is False).
 
     ``plan`` is one that ``copy_plan`` made of the same arguments, so that a caller may show it first. Without it the
-    first blobs move while others are asked for.
+    first blobs move while others are asked for; ``found`` is told of each of those that is there.
     The first error stops the other blobs; its message says which side and which blob.
 
     Raises:
@@ -131,20 +132,20 @@ def copy(
     if plan.root.digest != what.digest:
         raise ValueError(f"copy: the plan is of {plan.root.digest}, not of {what.digest}")
     try:
-        report = _act(source, target, plan, tag, jobs, progress)
+        report = _act(target, plan, tag, jobs, Movement(source, target, progress, found))
     except MissingChildren:
         # What the target remembers is no longer so: ask, and send what is gone.
         if not isinstance(target, ForgetfulTarget) or not target.forget():
             raise
-        report = _act(source, target, copy_plan(source, what, target, tag=tag), tag, jobs, progress)
+        plan = copy_plan(source, what, target, tag=tag)
+        report = _act(target, plan, tag, jobs, Movement(source, target, progress))
     if finish and isinstance(target, SerialTarget):
         with on_side("destination", target, what):
             target.finish(what)
     return report
 
 
-def _act(source: Target, target: Target, plan: CopyPlan, tag: str, jobs: int, progress: Progress | None) -> CopyReport:
-    movement = Movement(source, target, progress)
+def _act(target: Target, plan: CopyPlan, tag: str, jobs: int, movement: Movement) -> CopyReport:
     # An archive's bytes should follow from the image alone, so its blobs go one by one.
     movement.all_of(plan.blobs, 1 if isinstance(target, SerialTarget) else jobs, ask=not plan.asked)
     for manifest, data in plan.manifests:

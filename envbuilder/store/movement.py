@@ -17,6 +17,8 @@ from envbuilder.store.target import FileStream, PacedTarget, Span, TaggingTarget
 
 #: Called with a blob and the bytes of it moved since the last call, from any thread; negative when they go again.
 Progress: TypeAlias = Callable[[Descriptor, int], None]
+#: Called with a blob that the destination turned out to have, from any thread.
+Found: TypeAlias = Callable[[Descriptor], None]
 
 
 class UnreadableSource(HostError):
@@ -46,15 +48,15 @@ def _from_large(blob: Descriptor) -> int:
 class Movement:
     """Blobs and documents on their way from one target to another: the state that the threads of it share."""
 
-    def __init__(self, source: Target, target: Target, progress: Progress | None) -> None:
-        self._source, self._target, self._progress = source, target, progress
+    def __init__(self, source: Target, target: Target, progress: Progress | None, found: Found | None = None) -> None:
+        self._source, self._target, self._progress, self._found = source, target, progress, found
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.moved = 0
         self.opened: set[Digest] = set()
 
     def all_of(self, blobs: Sequence[Descriptor], jobs: int, *, ask: bool = False) -> None:
-        """Move ``blobs``, ``jobs`` at a time; ask: unless the destination has them, which counts as progress."""
+        """Move ``blobs``, ``jobs`` at a time; ask: unless the destination has them."""
         pool = ThreadPoolExecutor(max(1, min(jobs, len(blobs) or 1)), "copy")
         futures: list[Future[None]] = []
         try:
@@ -70,14 +72,14 @@ class Movement:
             raise next((error for error in failures if not isinstance(error, CopyCancelled)), failures[0])
 
     def missing(self, what: Descriptor) -> None:
-        """``blob``, unless the destination has it, which counts as progress and not as moved."""
+        """``blob``, unless the destination has it."""
         self._go_on(what)
         with on_side("destination", self._target, what):
             is_there = self._target.has(what)
         if not is_there:
             self.blob(what)
-        elif self._progress is not None:
-            self._progress(what, what.size)
+        elif self._found is not None:
+            self._found(what)
 
     def document(self, what: Descriptor, data: bytes) -> None:
         with on_side("destination", self._target, what):

@@ -122,15 +122,16 @@ def test_the_first_blobs_move_while_the_target_is_asked_for_others(source):
     assert len(set(asked)) == 5
 
 
-def test_what_is_found_there_counts_as_progress_and_not_as_copied(source):
+def test_what_is_found_there_is_told_and_is_no_progress(source):
     root = image(source, b"base" * 1000, b"one")
-    target, seen = Recording(), []
+    target, seen, found = Recording(), [], []
     push(target, b"base" * 1000)
     target.order.clear()
 
-    report = copy(source, root, target, progress=lambda what, size: seen.append(size))
+    report = copy(source, root, target, progress=lambda what, size: seen.append(size), found=found.append)
 
-    assert sum(seen) == 4000 + 3 + 2 + root.size
+    assert [blob.digest for blob in found] == [Digest.of(b"base" * 1000)]
+    assert sum(seen) == 3 + 2 + root.size
     assert (report.copied_bytes, report.skipped_bytes) == (3 + 2 + root.size, 4000)
     assert Digest.of(b"base" * 1000) not in target.order
 
