@@ -80,7 +80,7 @@ def transfer(app: App, asked: Transfer) -> Result:
     plan = copy_plan(source.target, source.what, target, tag=tag, ask=asked.dry_run)
     value = _value(asked, source, target, plan)
     if asked.dry_run:
-        moved = (len(plan.blobs) + len(plan.manifests), plan.size, "to move")
+        moved, done, were = (len(plan.blobs) + len(plan.manifests), plan.size), "to move", "are"
         skipped = (len(plan.present), sum(blob.size for blob in plan.present))
     else:
         there: list[int] = []
@@ -115,11 +115,11 @@ def transfer(app: App, asked: Transfer) -> Result:
             "skipped": report.skipped,
             "skipped_bytes": report.skipped_bytes,
         }
-        moved = (report.copied, report.copied_bytes, "moved")
+        moved, done, were = (report.copied, report.copied_bytes), "moved", "were"
         skipped = (report.skipped, report.skipped_bytes)
     app.output.note(
-        f"{asked.what}: {moved[0]} blobs {moved[2]} ({human_size(moved[1])}), "
-        f"{skipped[0]} are there ({human_size(skipped[1])})"
+        f"{asked.what}: {moved[0]} blobs {done} ({human_size(moved[1])}), "
+        f"{skipped[0]} {were} there ({human_size(skipped[1])})"
     )
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)
