@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 #: Gets what is done and what there is to do, chunks or bytes.
 Progress = Callable[[int, int], None]
 #: Bytes that EROFS reads ahead of a start that is recorded, and of each with its trace (docs/decisions).
-RECORDED_READ_AHEAD = 16 << 10
+RECORDED_READ_AHEAD = 8 << 10
 
 
 class MountFailed(HostError):

@@ -31,6 +31,7 @@ from envbuilder.mount.host import fuse, kernel, loop
 from envbuilder.mount.host.daemon import END_SIGNALS, signals
 from envbuilder.mount.host.writable import mount_writable
 from envbuilder.mount.request import MountRequest, NoLazyMount, Serving, send_error, send_event
+from envbuilder.mount.startup.readahead import LOOK_S, ReadAhead
 from envbuilder.mount.state import MountFolder, Record, kill_inside, source_name
 from envbuilder.mount.workers import Workers, give_up
 
@@ -100,6 +101,7 @@ class Supervisor:
         self._stores: list[int] = []
         self._tree: Path | None = None  # whose files are served, where EROFS is not to be had
         self._how = "unpacked"
+        self._read_ahead: ReadAhead | None = None  # as the trace wants it
 
     def mount(self) -> bool:
         """Mount, and say so; watch until it ends. False when the keeper is gone, and all is left as it is."""
@@ -232,7 +234,9 @@ class Supervisor:
             self._mount_tree(metadata, serving, workers, target)
             return
         if self._request.read_ahead and lazy:
-            kernel.set_read_ahead(kernel.read_ahead_names() - known, self._request.read_ahead)
+            made, counters = kernel.read_ahead_names() - known, Counters(self._folder.counters)
+            read_ahead = ReadAhead(made, self._request.read_ahead, counters, workers.streams)
+            self._read_ahead = None if serving.record else read_ahead
         self._how = f"{how} {'lazy' if lazy else 'direct'}"
         self._points.insert(0, target)
 
@@ -312,7 +316,9 @@ class Supervisor:
                 if worker >= 0:
                     poll.register(worker, select.POLLIN)
                 heart.watch(WORKER, self._workers.pid if self._workers else 0)
-                heard = heart.wait(poll, _POLL_S)
+                heard = heart.wait(poll, LOOK_S if self._read_ahead else _POLL_S)
+                if self._read_ahead and not self._read_ahead.look():
+                    self._read_ahead = None
                 if worker in heard and self._workers is not None:
                     poll.unregister(worker)
                     self._replace_worker(self._workers)

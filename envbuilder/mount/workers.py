@@ -69,8 +69,7 @@ class Workers:
         self._deaths = Deaths()
         self.is_hopeless = False
         self._helpers: list[int] = []
-        self._streams = False
-        self._coming = -1
+        self._streamer, self._coming = 0, -1
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -96,14 +95,21 @@ class Workers:
 
         device: the /dev/fuse behind the devices, or -1 where a tree is served.
         """
-        if self._streams:
+        if self._streamer:
             return
-        self._streams = True
         self._coming, writer = os.pipe()
         counters, early = self._folder.counters, self._bundle
-        self._helpers.append(self.fork(lambda: worker.bring(self._serving, counters, writer, device, early)))
+        self._streamer = self.fork(lambda: worker.bring(self._serving, counters, writer, device, early))
+        self._helpers.append(self._streamer)
         # Nobody else may hold that end: the worker learns of the streamer's end by it.
         os.close(writer)
+
+    def streams(self) -> bool:
+        """Whether the streamer is still there."""
+        with suppress(ChildProcessError):
+            if self._streamer:
+                return os.waitid(os.P_PID, self._streamer, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return False
 
     def start_flusher(self) -> None:
         """What is here is made durable while the kernel already reads it."""

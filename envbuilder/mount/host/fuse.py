@@ -47,6 +47,9 @@ _MAX_BACKGROUND, _CONGESTION = 64, 48
 #: Bytes that FUSE reads ahead of EROFS, all that the kernel offers: a READ costs us more than the bytes of it.
 #: docs/decisions/0002-reads-ahead.md has the numbers.
 _READ_AHEAD = 128 << 10
+#: The same where reads are foreseen, or recorded to be: a page, as what EROFS did not ask for is in no trace.
+#: Of larger requests the kernel makes one READ all the same. docs/decisions/0007-start-up-traces.md.
+NO_READ_AHEAD = 4096
 #: The largest READ: 256 pages, the default of fs.fuse.max_pages.
 _MAX_PAGES = 256
 _MAX_READ = _MAX_PAGES * 4096
@@ -89,6 +92,7 @@ class FuseServer:
 
     observe: told of every read before it is answered: number of the file, offset and size in bytes.
     ready: reads wait until it is set; names are answered before. wanted: INIT flags that are taken when offered.
+    read_ahead: bytes that the kernel reads ahead at the most, of each file.
     """
 
     wanted: ClassVar[int] = _WANTED
@@ -100,8 +104,10 @@ class FuseServer:
         *,
         observe: Observer | None = None,
         ready: threading.Event | None = None,
+        read_ahead: int = _READ_AHEAD,
     ) -> None:
         self._device, self._files, self._observe, self._ready = device, tuple(files), observe, ready
+        self._read_ahead = read_ahead
 
     def serve(self) -> None:
         """Answer requests until the file system is unmounted or its connection aborted."""
@@ -193,7 +199,7 @@ class FuseServer:
         offered = low | (int.from_bytes(body[16:20], "little") << 32 if low & 1 << 30 else 0)
         flags = offered & self.wanted
         return _INIT_OUT.pack(
-            *(7, min(minor, 45) if major == 7 else 31, min(read_ahead, _READ_AHEAD), flags & 0xFFFFFFFF),
+            *(7, min(minor, 45) if major == 7 else 31, min(read_ahead, self._read_ahead), flags & 0xFFFFFFFF),
             *(_MAX_BACKGROUND, _CONGESTION, 4096, 1, _MAX_PAGES, 0, flags >> 32, 0),
         )
 
