@@ -50,11 +50,18 @@ _MAX_PULLERS = min(4, SLOTS - PULLER)
 
 
 def serve(
-    device: int, serving: Serving, folder: MountFolder, coming: int, beats: Beats, tree: Path | None = None
+    device: int,
+    serving: Serving,
+    folder: MountFolder,
+    coming: int,
+    asking: int,
+    beats: Beats,
+    tree: Path | None = None,
 ) -> None:
     """Answer for ``serving`` on ``device``, an open and mounted /dev/fuse, until it is unmounted.
 
-    coming: where a streamer tells how far it is, or -1. tree: EROFS metadata whose tree is served, not the devices.
+    coming: where a streamer tells how far it is, or -1. asking: where it is told what reads wait for.
+    tree: EROFS metadata whose tree is served, not the devices.
     """
     fetcher = Fetcher(
         serving.image,
@@ -79,7 +86,9 @@ def serve(
     for thread in readers:
         thread.start()
     # Meanwhile the kernel mounts, for which it asks for names only.
-    foreseen = coming >= 0 and await_stream(fetcher, serving, coming)
+    foreseen = coming >= 0
+    if foreseen:
+        await_stream(fetcher, serving, coming, asking)
     ready.set()
     # Mounting needs names and sizes only: the source's modules and connections come meanwhile.
     fetcher.start(open_source(serving, fetcher.counters), background=serving.background, foreseen=foreseen)
@@ -180,10 +189,11 @@ def _alive(helpers: list[int]) -> bool:
     return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in helpers)
 
 
-def bring(serving: Serving, counters_file: Path, progress: int, device: int, early: int) -> None:
+def bring(serving: Serving, folder: MountFolder, progress: int, device: int, awaited: int, early: int) -> None:
     """Bring the hot bundle of ``serving``, into the kernel's cache too; as the whole of a process. See ``stream``."""
-    counters = Counters(counters_file, STREAMER)
-    stream(serving, open_source(serving, counters), counters, progress, device=device, early=early)
+    counters, files = Counters(folder.counters, STREAMER), folder.path / "blobs"
+    source = open_source(serving, counters)
+    stream(serving, source, counters, progress, files=files, device=device, awaited=awaited, early=early)
 
 
 def flush(serving: Serving, folder: MountFolder) -> None:

@@ -69,7 +69,7 @@ class Workers:
         self._deaths = Deaths()
         self.is_hopeless = False
         self._helpers: list[int] = []
-        self._streamer, self._coming = 0, -1
+        self._streamer, self._coming, self._asking = 0, -1, -1
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -98,11 +98,14 @@ class Workers:
         if self._streamer:
             return
         self._coming, writer = os.pipe()
-        counters, early = self._folder.counters, self._bundle
-        self._streamer = self.fork(lambda: worker.bring(self._serving, counters, writer, device, early))
+        awaited, self._asking = os.pipe()
+        os.set_blocking(self._asking, False)
+        serving, folder, early = self._serving, self._folder, self._bundle
+        self._streamer = self.fork(lambda: worker.bring(serving, folder, writer, device, awaited, early))
         self._helpers.append(self._streamer)
-        # Nobody else may hold that end: the worker learns of the streamer's end by it.
+        # Nobody else may hold these ends: the worker learns of the streamer's end by them.
         os.close(writer)
+        os.close(awaited)
 
     def streams(self) -> bool:
         """Whether the streamer is still there."""
@@ -117,9 +120,12 @@ class Workers:
 
     def start(self, device: int, tree: Path | None) -> None:
         """Start the worker; see ``worker.serve``."""
-        serving, folder, coming, beats = self._serving, self._folder, self._coming, self._beats
+        serving, folder, beats = self._serving, self._folder, self._beats
+        coming, asking = self._coming, self._asking
         beats.beat(WORKER)  # from now on it is judged
-        self.pid = self.fork(lambda: worker.serve(device, serving, folder, coming, beats, tree), ends_with_us=False)
+        self.pid = self.fork(
+            lambda: worker.serve(device, serving, folder, coming, asking, beats, tree), ends_with_us=False
+        )
         self.handle = os.pidfd_open(self.pid)
         self._folder.write_worker(self.pid)
 
@@ -173,8 +179,9 @@ class Workers:
         """They go on without us."""
         if self.handle >= 0:
             os.close(self.handle)
-        if self._coming >= 0:
-            os.close(self._coming)
+        for pipe in (self._coming, self._asking):
+            if pipe >= 0:
+                os.close(pipe)
 
     def fetch_all(self, progress: Callable[[int, int], bool]) -> None:
         """Everything into the store, by a process of its own, before anything is mounted.

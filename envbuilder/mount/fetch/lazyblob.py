@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
@@ -9,12 +11,15 @@ from collections.abc import Callable
 from operator import eq
 from typing import Protocol, TypeAlias
 
+from envbuilder.errors import EnvbuilderError
 from envbuilder.layer.chunks import ChunkIndex
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.foreign.spans import SpanMap
 from envbuilder.mount.request import Device
+
+_log = logging.getLogger(__name__)
 
 #: How the chunks of a blob lie in it: ours, or those of others.
 AnyIndex: TypeAlias = ChunkIndex | SpanMap
@@ -33,7 +38,8 @@ class Wanting(Protocol):
 class LazyBlob:
     """One layer blob whose chunks come when they are read: a ``ServedFile``. Thread-safe.
 
-    index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it.
+    index: None until the chunk index is here; stored: as well, unless the size of chunks is known without it, and then
+    until it is read. foreseen: whether it is known, as hot pages of it may come (``expect``).
     read: the chunks that were read, for the schedule. overflow: verified chunks that the store had no room for.
     read_at: when it was last read, on the monotonic clock. noted: told of every read that waits (seen/waits.py).
     """
@@ -44,16 +50,32 @@ class LazyBlob:
         self.index: AnyIndex | None = None
         self.stored: StoredBlob | None = None
         self._chunk_size = 0
+        self.foreseen = False
+        self._open_stored: Callable[[], StoredBlob] | None = None
+        self._opening = threading.Lock()
         self.read: set[int] = set()
         self.overflow: OrderedDict[int, bytes] = OrderedDict()
         self.read_at = 0.0
         self.noted: Callable[[int, int, int, Done], Done] | None = None
 
-    def prepared(self, stored: StoredBlob, chunk_size: int) -> None:
-        """Hot pages may come before the index is here: all chunks have ``chunk_size`` bytes."""
-        self._chunk_size = chunk_size
-        stored.with_pages()
-        self.stored = stored
+    def expect(self, chunk_size: int, open_stored: Callable[[], StoredBlob]) -> None:
+        """Hot pages may come before the index is here: all chunks have ``chunk_size`` bytes.
+
+        open_stored: called when something of it is read. To open all that a trace touches takes a start 50 ms.
+        """
+        self._chunk_size, self._open_stored, self.foreseen = chunk_size, open_stored, True
+
+    def here(self) -> StoredBlob | None:
+        """What of it is here, opened if hot pages may be; None: nobody knows yet, or the store refused."""
+        if self.stored is None and self._open_stored is not None:
+            with self._opening:
+                if self.stored is None and self._open_stored is not None:
+                    try:
+                        self.stored = self._open_stored()
+                    except (EnvbuilderError, OSError) as error:
+                        _log.warning("layer %s: without its hot pages: %s", self.device.blob.digest, error)
+                        self._open_stored = None
+        return self.stored
 
     def fits(self, index: AnyIndex) -> bool:
         """Whether ``index`` is what ``prepared`` was told of."""
@@ -75,7 +97,7 @@ class LazyBlob:
 
     def read_now(self, offset: int, into: memoryview) -> bool:
         """Fill ``into`` if all of it is local; see ``fuse.ServedFile``."""
-        stored = self.stored
+        stored = self.here()
         if stored is None:
             return False
         self.read_at = time.monotonic()
@@ -93,11 +115,12 @@ class LazyBlob:
 
     def has_page(self, page: int) -> bool:
         """Whether a page is here, with its chunk or singly."""
-        return self.stored is not None and self.stored.has_pages(page, page)
+        stored = self.here()
+        return stored is not None and stored.has_pages(page, page)
 
     def has_part(self, chunk: int, offset: int, size: int) -> bool:
         """Whether what a read of ``size`` bytes at ``offset`` needs of ``chunk`` is here, the whole or its pages."""
-        stored, step = self.stored, self._chunk_size
+        stored, step = self.here(), self._chunk_size
         if stored is None:
             return False
         if stored.has(chunk, chunk):

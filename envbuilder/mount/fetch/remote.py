@@ -236,7 +236,7 @@ class Fetcher:
         index = read_spans(blob.device) or self._read_index(descriptor, source)
         if index.size != blob.size or len(index) == 0:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
-        if (stored := blob.stored) is None:
+        if (stored := blob.here()) is None:
             stored = self._store.open(blob.device.stored_as, index.offsets[:-1], index.size)
         elif not blob.fits(index):
             raise BadChunk(f"{source}: chunk index: its chunks are not all of the size that its length tells")

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
+from contextlib import suppress
+from functools import partial
 
-from envbuilder.errors import EnvbuilderError
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.mount.fetch.promised import Promised
 from envbuilder.mount.fetch.remote import Fetcher
 from envbuilder.mount.fetch.schedule import Schedule
-from envbuilder.mount.fetch.stream import COUNT, chunk_size, frame_plans, open_touched
+from envbuilder.mount.fetch.stream import COUNT, chunk_size, open_pages, touched
 from envbuilder.mount.request import Serving
-
-_log = logging.getLogger(__name__)
+from envbuilder.mount.startup.delivery import AWAITED
 
 #: Seconds without a frame after which reads no longer wait for the stream.
 _STALL_S = 2.0
 
 
-def await_stream(fetcher: Fetcher, serving: Serving, coming: int) -> bool:
-    """Let reads of what a streamer brings wait for it; ``coming``: its pipe. False when the store cannot take pages."""
+def await_stream(fetcher: Fetcher, serving: Serving, coming: int, asking: int) -> None:
+    """Let reads of what a streamer brings wait for it; ``coming``: its pipe, ``asking``: that to it."""
     assert serving.trace is not None
     trace = serving.trace.trace
-    try:
-        touched = open_touched(ChunkStore(serving.store), serving, trace)
-    except (EnvbuilderError, OSError) as error:
-        _log.warning("%s: started without its hot bundle: %s", serving.image, error)
-        return False
-    for number, stored in touched.items():
-        fetcher.blobs[number].prepared(stored, chunk_size(serving.devices[number]))
-    fetcher.schedule.promise(Promised(frame_plans(serving.trace), trace.frames))
+    store = ChunkStore(serving.store)
+    for number in touched(trace):
+        device = serving.devices[number]
+        fetcher.blobs[number].expect(chunk_size(device), partial(open_pages, store, device))
+
+    def ask(*what: int) -> None:
+        with suppress(OSError):  # it is gone, or hears of more than it can read: then reads do not wait for long
+            os.write(asking, AWAITED.pack(*what))
+
+    fetcher.schedule.promise(Promised(trace.ranges, trace.frames, ask))
     threading.Thread(target=_listen, args=(fetcher.schedule, coming), name="hot", daemon=True).start()
-    return True
 
 
 def _listen(schedule: Schedule, coming: int) -> None:
@@ -52,6 +52,6 @@ def _listen(schedule: Schedule, coming: int) -> None:
         if frames and not prepared:
             # What no trace foresaw shall wait for its chunk alone, not for a connection and an index before.
             prepared = True
-            schedule.want_indexes([blob for blob in schedule.blobs if blob.stored is not None], at_once=True)
+            schedule.want_indexes([blob for blob in schedule.blobs if blob.foreseen], at_once=True)
     os.close(coming)
     schedule.stalled(ended=True)

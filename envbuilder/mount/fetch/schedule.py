@@ -114,7 +114,7 @@ class Schedule:
             self._queue(blob, INDEX, INDEX, FOREGROUND)
             if self._promised:
                 # A trace that foresees all but one read is rare: the next of them shall not wait for an index too.
-                self._queue_indexes([other for other in self.blobs if other.stored is not None])
+                self._queue_indexes([other for other in self.blobs if other.foreseen])
             return False
         first, last = blob.chunks(offset, size)
         missing = [
@@ -322,7 +322,7 @@ class Schedule:
             self._promised, self._traced = promised, True
 
     def arrived(self, frames: int) -> None:
-        """The first ``frames`` frames of the stream are in the store."""
+        """The first ``frames`` frames of the stream have gone by, or more of one is in the store."""
         with self._changed:
             assert self._promised is not None
             ready = self._promised.arrived(frames, time.monotonic())

@@ -1,8 +1,9 @@
 """The streamer: the process that brings a hot bundle into the chunk store while the command starts.
 
 A process of its own, because unpacking and hashing would compete with the worker's threads for one interpreter.
-It tells how far it is through a pipe: eight bytes each time, the frames that are in the store. Its end, however it
-comes, ends the pipe; what it did not bring is then fetched as if there were no trace.
+It tells how far it is through a pipe: eight bytes each time, the frames that have gone by, and the same again when
+more is in the store. Its end, however it comes, ends the pipe; what it did not bring is then fetched as if there were
+no trace.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import select
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TypeVar, cast
 
 from envbuilder.digest import Descriptor
@@ -25,10 +28,9 @@ from envbuilder.layer.pages import GROUP_SIZE
 from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Device, Serving
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, HotDevice, Opened, Prover, page_root, plan_frames
-from envbuilder.mount.startup.push import Pusher
+from envbuilder.mount.startup.delivery import Delivery
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, FramePlans, HotDevice, Prover, page_root
 from envbuilder.mount.startup.trace import Trace
-from envbuilder.mount.startup.traces import FoundTrace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
 
@@ -41,12 +43,6 @@ COUNT = struct.Struct("<Q")
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 #: Seconds that a pipe may give nothing before the source is asked: who writes into it may have been stopped.
 _SILENT_S = 3.0
-
-
-def frame_plans(found: FoundTrace) -> tuple[FramePlan, ...]:
-    """What stands in each frame of the bundle of a trace."""
-    trace = found.trace
-    return found.plans or plan_frames(trace.ranges, [frame.pages for frame in trace.frames])
 
 
 def is_usable(serving: Serving) -> bool:
@@ -72,53 +68,73 @@ def chunk_size(device: Device) -> int:
         return 0
 
 
-def open_touched(store: ChunkStore, serving: Serving, trace: Trace) -> dict[int, StoredBlob]:
-    """The blobs that ``trace`` touches, open for single pages; their chunk indexes are not needed for that.
+def touched(trace: Trace) -> list[int]:
+    """The numbers of the devices that ``trace`` touches."""
+    return sorted({pages.device for pages in trace.ranges})
+
+
+def open_pages(store: ChunkStore, device: Device) -> StoredBlob:
+    """A device, open for single pages; its chunk index is not needed for that.
 
     Raises:
         StoreRefused, OSError: the store cannot be written.
     """
-    touched = {}
-    for number in sorted({pages.device for pages in trace.ranges}):
-        device = serving.devices[number]
-        touched[number] = store.open(device.blob.digest, range(0, device.size, chunk_size(device)), device.size)
-        touched[number].with_pages()
-    return touched
+    opened = store.open(device.blob.digest, range(0, device.size, chunk_size(device)), device.size)
+    opened.with_pages()
+    return opened
+
+
+class _Blobs(dict[int, StoredBlob]):
+    """The devices of an image in the store, each opened when it is first asked for: that takes a millisecond."""
+
+    def __init__(self, store: ChunkStore, devices: Sequence[Device]) -> None:
+        super().__init__()
+        self._store, self._devices = store, devices
+
+    def __missing__(self, number: int) -> StoredBlob:
+        self[number] = open_pages(self._store, self._devices[number])
+        return self[number]
 
 
 def stream(
-    serving: Serving, source: RangeTarget, counters: Counters, progress: int, *, device: int = -1, early: int = -1
+    serving: Serving,
+    source: RangeTarget,
+    counters: Counters,
+    progress: int,
+    *,
+    files: Path,
+    device: int = -1,
+    awaited: int = -1,
+    early: int = -1,
 ) -> None:
     """Bring the bundle of ``serving.trace``, frame by frame, and say so on ``progress``, a pipe.
 
-    device: the /dev/fuse that serves the devices, whose kernel gets each page as well; -1: none.
-    early: where the bundle comes from its beginning on, perhaps not to its end; -1: nowhere.
+    device: the /dev/fuse that serves the devices, in ``files``, whose kernel gets each page; -1: the store gets them.
+    awaited: a pipe that says what reads wait for. early: where the bundle comes from its beginning on, perhaps not to
+    its end; -1: nowhere.
 
     Raises:
         BadHotPage: it is not of this image. UnavailableError: the source was away for too long.
         OSError: the disk is full.
     """
     assert serving.trace is not None
-    trace = serving.trace.trace
-    plans = frame_plans(serving.trace)
-    blobs = open_touched(ChunkStore(serving.store), serving, trace)
+    plans = FramePlans(serving.trace.trace)
+    blobs = _Blobs(ChunkStore(serving.store), serving.devices)
     first = _first_missing(plans, blobs)
-    pusher = Pusher(device, plans, blobs, counters) if device >= 0 else None
-    _tell(progress, pusher, first)
+
+    def gone_by(frames: int) -> None:
+        with suppress(BrokenPipeError):  # no worker now: the next one hears of it
+            os.write(progress, COUNT.pack(frames))
+
+    delivery = Delivery(plans, blobs, counters, gone_by, device=device, awaited=awaited, files=files)
+    delivery.begin(first)
     if first < len(plans):
-        _bring(serving, source, counters, plans, blobs, partial(_tell, progress, pusher), early)
+        _bring(serving, source, counters, plans, delivery, first, early)
     elif early >= 0:
         os.close(early)
-    # Readers need not wait for that: what is in the store is answered.
+    delivery.finish()
     os.close(progress)
-    if pusher:
-        pusher.finish()
-
-
-def _tell(progress: int, pusher: Pusher | None, frames: int, last: Opened = ()) -> None:
-    os.write(progress, COUNT.pack(frames))
-    if pusher:
-        pusher.arrived(frames, last)
+    delivery.keep()
 
 
 def _bring(
@@ -126,8 +142,8 @@ def _bring(
     source: RangeTarget,
     counters: Counters,
     plans: Sequence[FramePlan],
-    blobs: Mapping[int, StoredBlob],
-    arrived: Callable[[int, Opened], None],
+    delivery: Delivery,
+    first: int,
     early: int,
 ) -> None:
     assert serving.trace is not None
@@ -135,18 +151,17 @@ def _bring(
     trace, hot = serving.trace.trace, serving.trace.hot
     sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
     incoming = _Incoming(source, hot, sizes, serving.wait_limit_s, early)
-    devices = {number: _device(serving, number) for number in blobs}
+    devices = {number: _device(serving, number) for number in touched(trace)}
     proofs, prover = incoming.proved(lambda data: Prover(devices, data))
     counters.add("hot_bytes", len(proofs))
     counters.add("fetched_bytes", len(proofs))
     # Leaves stand in the frame that needs them first: a bundle is read from its beginning, whatever is here of it.
     for number, (plan, frame) in enumerate(zip(plans, trace.frames, strict=True)):
         stored, opened = incoming.proved(partial(prover.open, frame=frame, plan=plan))
-        for part, pages in opened:
-            blobs[part.device].write_pages(part.first, pages, part.count)
         counters.add("hot_bytes", len(stored))
         counters.add("fetched_bytes", len(stored))
-        arrived(number + 1, opened)
+        if number >= first:
+            delivery.deliver(number, opened)
 
 
 def _device(serving: Serving, number: int) -> HotDevice:
@@ -156,7 +171,7 @@ def _device(serving: Serving, number: int) -> HotDevice:
     return HotDevice(device.size, root)
 
 
-def _first_missing(plans: Sequence[FramePlan], blobs: dict[int, StoredBlob]) -> int:
+def _first_missing(plans: Sequence[FramePlan], blobs: Mapping[int, StoredBlob]) -> int:
     """The first frame of which something is not here."""
     for number, plan in enumerate(plans):
         if not all(blobs[part.device].has_pages(part.first, part.first + part.count - 1) for part in plan.parts):

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import zstandard
 
@@ -22,7 +22,7 @@ from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.layer import pages as tree
 from envbuilder.layer.pages import GROUP_PAGES, GROUP_SIZE, HASH_SIZE, PAGE_SIZE
-from envbuilder.mount.startup.trace import Frame, Pages
+from envbuilder.mount.startup.trace import Frame, Pages, Trace
 from envbuilder.oci import media_types
 
 #: Pages of a frame: 2 MiB, some 0.7 MB as stored; what came is handed on frame by frame, every 6 ms at 1 Gbit/s.
@@ -76,7 +76,29 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
 
     All pages of a frame come at once, so that they stand by place in it: that makes it smaller.
     """
-    plans: list[FramePlan] = []
+    return tuple(_frames(ranges, frame_pages))
+
+
+class FramePlans(Sequence[FramePlan]):
+    """The plans of all frames of ``trace``, each made when it is first asked for: a start waits for the first only."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._made: list[FramePlan] = []
+        self._count, self._more = len(trace.frames), _frames(trace.ranges, [frame.pages for frame in trace.frames])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        while len(self._made) <= number:
+            self._made.append(next(self._more, FramePlan((), ())))
+        return self._made[number]
+
+
+def _frames(ranges: Sequence[Pages], frame_pages: Sequence[int]) -> Iterator[FramePlan]:
+    made = 0
     known: set[tuple[int, int]] = set()
     fresh: list[tuple[int, int]] = []
     parts: list[Part] = []
@@ -92,12 +114,11 @@ def plan_frames(ranges: Sequence[Pages], frame_pages: Sequence[int] = ()) -> tup
             parts.append(Part(device, group, at, count))
             at, room = at + count, room - count
             if room == 0:
-                plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
-                fresh, parts = [], []
-                room = full = frame_pages[len(plans)] if len(plans) < len(frame_pages) else full
+                yield FramePlan(tuple(fresh), tuple(sorted(parts)))
+                fresh, parts, made = [], [], made + 1
+                room = full = frame_pages[made] if made < len(frame_pages) else full
     if parts:
-        plans.append(FramePlan(tuple(fresh), tuple(sorted(parts))))
-    return tuple(plans)
+        yield FramePlan(tuple(fresh), tuple(sorted(parts)))
 
 
 @dataclass(frozen=True, slots=True)

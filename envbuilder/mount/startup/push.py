@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from envbuilder.errors import EnvbuilderError
@@ -28,10 +28,6 @@ _MOST_PAGES = 256
 _LOOK_S, _KNOWN_WITHIN_S = 0.002, 10.0
 
 
-#: Frames that may wait with their pages in memory; of those behind them the pages are read from the store again.
-_MOST_FRAMES = 16
-
-
 class Readable(Protocol):
     """The pages of one device that are here (``StoredBlob``)."""
 
@@ -45,39 +41,45 @@ class Pusher:
     """A thread that puts the pages of frames into the cache of the FUSE file system behind ``device``, a descriptor.
 
     A thread of a process that nothing else depends on: the kernel lets it wait while one of these pages is being read.
+    pushed: told, by that thread, of every frame that the kernel has. is_over: it takes none.
     """
 
     def __init__(
-        self, device: int, plans: Sequence[FramePlan], blobs: Mapping[int, Readable], counters: Counters
+        self,
+        device: int,
+        plans: Sequence[FramePlan],
+        blobs: Mapping[int, Readable],
+        counters: Counters,
+        pushed: Callable[[int], None] = lambda _number: None,
     ) -> None:
         self._device, self._plans, self._blobs, self._counters = device, plans, blobs, counters
+        self._pushed, self.is_over = pushed, False
         self._come: queue.SimpleQueue[tuple[int, Opened] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._thread.start()
 
-    def arrived(self, frames: int, last: Opened = ()) -> None:
-        """The first ``frames`` frames are in the store; ``last``: the pages of the last, if at hand."""
-        self._come.put((frames, last if self._come.qsize() < _MOST_FRAMES else ()))
+    def push(self, number: int, opened: Opened = ()) -> None:
+        """Put frame ``number`` there, behind those before; ``opened``: its pages, if they are not in the store."""
+        self._come.put((number, opened))
 
     def finish(self) -> None:
-        """Wait until all that arrived has been put there, or cannot be."""
+        """Wait until all has been put there, or cannot be."""
         self._come.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        done = 0
         until = time.monotonic() + _KNOWN_WITHIN_S
         try:
             while (come := self._come.get()) is not None:
-                frames, last = come
-                for number in range(done, frames):
-                    opened = last if last and number == frames - 1 else self._stored(self._plans[number])
-                    for neighbours in joined(opened):
-                        self._push(neighbours, until)
-                done = max(done, frames)
+                number, opened = come
+                for neighbours in joined(opened or self._stored(self._plans[number])):
+                    self._push(neighbours, until)
+                self._pushed(number)
         except (EnvbuilderError, OSError) as error:
             # Unmounted, or a kernel that takes none: then it asks.
             _log.debug("the kernel takes no pages: %s", error)
+        finally:
+            self.is_over = True
 
     def _stored(self, plan: FramePlan) -> Iterator[tuple[Part, memoryview]]:
         for part in plan.parts:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from envbuilder.digest import BLOCK_SIZE, Descriptor, Digest, InvalidDigest, des
 from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.early import EarlyBundle
-from envbuilder.mount.startup.hot import FramePlan, plan_frames
 from envbuilder.mount.startup.newest import MAX_DIGITS, newest_trace
-from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace
+from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Pages, Trace, parse_trace
 from envbuilder.oci import media_types
 from envbuilder.store.begun import begun
 from envbuilder.store.documents import Documents
@@ -37,25 +37,20 @@ _HOT = media_types.HOT_BUNDLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTrace:
-    """A trace of an image, parsed and as stored; ``hot``: its bundle, or None.
-
-    plans: what stands in each frame of it; made once for the processes of a mount, and none before.
-    """
+    """A trace of an image, parsed; ``hot``: its bundle, or None."""
 
     trace: Trace
-    stored: bytes
     hot: Descriptor | None
-    plans: tuple[FramePlan, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """To another process goes what is parsed there: that takes a third of sending its thousands of ranges."""
-        return _reopened, (self.stored, self.hot)
+        """To another process go the columns of its thousands of ranges: a quarter of the time that parsing takes."""
+        columns = [array("Q", column).tobytes() for column in zip(*self.trace.ranges, strict=True)]
+        return _reopened, (replace(self.trace, ranges=()), columns, self.hot)
 
 
-def _reopened(stored: bytes, hot: Descriptor | None) -> FoundTrace:
-    trace = parse_trace(stored, source="a trace that was parsed before")
-    plans = plan_frames(trace.ranges, [frame.pages for frame in trace.frames]) if hot else ()
-    return FoundTrace(trace=trace, stored=stored, hot=hot, plans=plans)
+def _reopened(trace: Trace, columns: Sequence[bytes], hot: Descriptor | None) -> FoundTrace:
+    ranges = tuple(map(Pages, *(array("Q", column) for column in columns)))
+    return FoundTrace(trace=replace(trace, ranges=ranges), hot=hot)
 
 
 class TraceSearch:
@@ -118,7 +113,7 @@ def _search(
         hot = None
     if hot is not None and hot.size != trace.proofs + sum(frame.size for frame in trace.frames):
         raise InvalidTrace(f"{where}: its bundle has {hot.size} bytes, its trace names others")
-    return FoundTrace(trace=trace, stored=stored, hot=hot)
+    return FoundTrace(trace=trace, hot=hot)
 
 
 def _noted(what: Descriptor) -> tuple[Descriptor, Descriptor | None] | None:

@@ -21,7 +21,11 @@ import zstandard
 
 from envbuilder.digest import canonical_json, describe
 from envbuilder.mount.ahead import Ahead
+from envbuilder.mount.chunks.store import ChunkStore
+from envbuilder.mount.fetch.stream import open_pages, touched
 from envbuilder.mount.mount import open_mount
+from envbuilder.mount.prepare import device_sizes
+from envbuilder.mount.request import Device
 from envbuilder.mount.startup.hot import close_frame, frame_data, plan_frames
 from envbuilder.mount.startup.hotbuild import build_bundle, page_root
 from envbuilder.mount.startup.newest import copy_trace
@@ -96,6 +100,18 @@ def read(directory: Path) -> tuple[bytes, bytes]:
     return big, (directory / "data/small").read_bytes()
 
 
+def kept(node: Node, trace: Trace, metadata: Path) -> bool:
+    """Whether the store has all pages of ``trace``, as it should behind a start."""
+    store, lazy = ChunkStore(node.settings.cache_dir / "chunks"), node.image.lazy
+    sizes = device_sizes(metadata, lazy)
+    blobs = {each: open_pages(store, Device(lazy.devices[each], sizes[each])) for each in touched(trace)}
+    try:
+        return all(blobs[each.device].has_pages(each.first, each.first + each.count - 1) for each in trace.ranges)
+    finally:
+        for blob in blobs.values():
+            blob.close()
+
+
 def bundle_of(node: Node) -> Path:
     found = find_trace(node.source, node.image)
     assert found is not None
@@ -133,6 +149,7 @@ def test_the_next_start_finds_the_pages_on_the_node(node):
     found = find_trace(node.source, node.image)
     with open_mount(node.image, node.source, node.settings) as mounted:
         until(lambda: mounted.counters().hot_bytes == found.hot.size)
+        until(lambda: kept(node, found.trace, mounted.metadata))
     before = len(node.source.ranges())
     with open_mount(node.image, node.source, node.settings) as mounted:
         got = read(mounted.directory)

@@ -23,9 +23,9 @@ class Blob:
         return page in self.here
 
 
-def promised(size=1000):
+def promised(size=1000, asked=lambda *_what: None):
     plans = plan_frames(RANGES)
-    return Promised(plans, [Frame(size, plan.pages, "") for plan in plans])
+    return Promised(RANGES, [Frame(size, plan.pages, "") for plan in plans], asked)
 
 
 def park(what, page, *, blob=None, count=1, now=0.0):
@@ -38,6 +38,32 @@ def test_a_read_of_coming_pages_waits_until_their_frame_is_here():
     assert park(what, 1299)  # the second frame: pages 1212 to 1299
     assert what.arrived(1, 0.0) == []
     assert [parked.frame for parked in what.arrived(2, 0.0)] == [1]
+
+
+def test_who_brings_the_stream_is_asked_for_the_pages_that_a_read_waits_for():
+    asked = []
+    what = promised(asked=lambda *pages: asked.append(pages))
+
+    assert park(what, 1211, count=2)  # the last of the first frame, the first of the second
+    assert sorted(asked) == [(0, 0, 1211, 2), (1, 0, 1211, 2)]
+
+
+def test_a_read_need_not_wait_for_its_frame_once_its_pages_are_in_the_store():
+    what, blob = promised(), Blob()
+    park(what, 150, blob=blob)
+    park(what, 160)
+
+    assert what.arrived(0, 0.0) == []
+    blob.here.add(150)
+    assert [parked.offset // PAGE_SIZE for parked in what.arrived(0, 0.0)] == [150]
+
+
+def test_a_read_of_what_has_gone_by_and_of_what_is_coming_waits_only_if_the_one_is_here():
+    what = promised()
+    what.arrived(1, 0.0)
+
+    assert not park(what, 1211, count=2)
+    assert park(what, 1211, count=2, blob=Blob(here={1211}))
 
 
 @pytest.mark.parametrize("page", [400, 5000])

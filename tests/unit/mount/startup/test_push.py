@@ -1,6 +1,5 @@
 import os
 import struct
-import weakref
 
 import pytest
 
@@ -53,7 +52,7 @@ def test_no_more_than_a_mebibyte_is_handed_over_at_a_time():
 def test_what_arrives_is_written_as_the_kernel_takes_it(counters):
     reader, device = os.pipe()
     pusher = Pusher(device, [frame(Part(3, 0, 1, 2))], {3: Blob()}, counters)
-    pusher.arrived(1)
+    pusher.push(0)
     pusher.finish()
     os.close(device)
     with os.fdopen(reader, "rb") as written:
@@ -78,7 +77,7 @@ def test_pages_that_are_in_memory_are_not_read_from_the_store(counters):
     reader, device = os.pipe()
     parts = (Part(3, 0, 5, 1), Part(3, 0, 6, 2))
     pusher = Pusher(device, [frame(*parts)], {3: Unreadable()}, counters)
-    pusher.arrived(1, opened(*parts))
+    pusher.push(0, opened(*parts))
     pusher.finish()
     os.close(device)
     with os.fdopen(reader, "rb") as written:
@@ -89,49 +88,13 @@ def test_pages_that_are_in_memory_are_not_read_from_the_store(counters):
     assert counters.snapshot().pushed_pages == 3
 
 
-def test_frames_that_wait_too_long_are_read_from_the_store_and_cost_no_memory(counters):
-    reader, device = os.pipe()
-    blob, waiting = Blob(), 40
-    part = Part(0, 0, 0, 1)
-    with os.fdopen(reader, "rb") as taken:
-        os.write(device, bytes(1 << 16))  # a full pipe: nothing is taken yet
-        pusher = Pusher(device, [frame(part)] * waiting, {0: blob}, counters)
-        held = []
-        for number in range(waiting):
-            pages = opened(part)
-            held.append(weakref.ref(pages[0][1]))
-            pusher.arrived(number + 1, pages)
-        del pages
-        alive = sum(each() is not None for each in held)
-        taken.read(1 << 16)
-        got = [taken.read(40 + PAGE)[40:41] for _ in range(waiting)]
-        pusher.finish()
-    os.close(device)
-
-    assert alive <= 18  # sixteen in the queue, one on its way, one read from it
-    assert got.count(b"\1") == waiting - got.count(b"\0") >= waiting - 18
-    assert counters.snapshot().pushed_pages == waiting
-
-
-def test_a_start_that_is_taken_up_hands_nothing_over_twice(counters):
-    reader, device = os.pipe()
-    plans = [frame(Part(0, 0, page, 1)) for page in range(3)]
-    pusher = Pusher(device, plans, {0: Blob()}, counters)
-    for frames in (2, 1, 2, 3):  # two were here; the bundle is read from its beginning all the same
-        pusher.arrived(frames)
-    pusher.finish()
-    os.close(device)
-    os.close(reader)
-
-    assert counters.snapshot().pushed_pages == 3
-
-
 def test_a_kernel_that_takes_nothing_is_left_alone(counters):
     reader, device = os.pipe()
     os.close(device)
     with os.fdopen(reader, "rb"):  # an end that cannot be written to
         pusher = Pusher(reader, [frame(Part(0, 0, 0, 1))], {0: Blob()}, counters)
-        pusher.arrived(1)
+        pusher.push(0)
         pusher.finish()
 
     assert counters.snapshot().pushed_pages == 0
+    assert pusher.is_over
