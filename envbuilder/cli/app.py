@@ -17,7 +17,6 @@ from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
 from envbuilder.spec.project import NoProject, find_project
-from envbuilder.store.cache import in_use
 
 if TYPE_CHECKING:
     from envbuilder.mount.settings import MountSettings
@@ -62,6 +61,8 @@ class App:
 
     def use_cache(self) -> Path:
         """The cache, which no collection takes for unused until this process ends."""
+        from envbuilder.store.cache import in_use  # noqa: PLC0415  only who locks or builds
+
         if _CacheUse not in self.shared:
             self.shared[_CacheUse] = in_use(self.cache_directory)
         return self.cache_directory
