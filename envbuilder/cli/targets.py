@@ -204,7 +204,7 @@ def follow(source: Source, target: Target) -> None:
     """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
     if isinstance(target, SerialTarget):
         return
-    from envbuilder.image.inspect import NoSuchPlatform, plain_manifest  # noqa: PLC0415  copies are no part of a start
+    from envbuilder.image.choice import NoSuchPlatform, plain_manifest  # noqa: PLC0415  copies are no part of a start
     from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  see above
 
     with contextlib.suppress(NoSuchPlatform):
