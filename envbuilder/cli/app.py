@@ -80,7 +80,7 @@ class App:
             SpecError: a setting of ``mount`` is not what it may be.
         """
         # Verbs that mount nothing start a tenth of a second of CPU earlier without it.
-        from envbuilder.mount.chunks.eviction import Quota  # noqa: PLC0415  see above
+        from envbuilder.mount.chunks.quota import Quota  # noqa: PLC0415  see above
         from envbuilder.mount.settings import Mode, MountSettings  # noqa: PLC0415  see above
 
         mode, limit = self.settings.get("mount.mode"), self.settings.get("mount.wait-limit-s")
