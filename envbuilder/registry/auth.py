@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.digest import InvalidJson, parse_json_object
@@ -47,8 +46,7 @@ _MAX_SHOWN = 100
 _MAX_EXTRA_SCOPES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     header: str
     refresh_at_s: float
     expires_at_s: float
