@@ -17,10 +17,10 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.credentials import ConfigCredentials, CredentialSource, Found, credential_files
 from envbuilder.registry.proxies import proxies_of
 from envbuilder.registry.settings import HostCertificates, HttpSettings
+from envbuilder.store.mirrored import TAG_SOURCES, TagSource
 
 if TYPE_CHECKING:
     from envbuilder.registry.logins import Place
-    from envbuilder.store.mirrored import TagSource
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 #: Of repositories, as a mirror of several registries has it (distribution-spec: names).
@@ -88,8 +88,6 @@ def mirrors_of(settings: Settings, host: str) -> Mirrors:
     Raises:
         SpecError: a setting of its mirrors is not what it may be.
     """
-    from envbuilder.store.mirrored import TAG_SOURCES  # noqa: PLC0415  only who reads from a registry
-
     values = _by_host(settings).get(host, {})
     tags = values.get("mirror-tags", "origin")
     if tags not in TAG_SOURCES:

@@ -14,6 +14,8 @@ from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.registry.upload import UploadSettings
+from envbuilder.store.documents import Documents
+from envbuilder.store.mirrored import MirroredTarget
 from envbuilder.store.target import RangeTarget
 
 _CHUNKED = re.compile(r"([^=\s]+)(?:=(\d{1,4}))?")
@@ -65,9 +67,6 @@ def readable(app: App, reference: RegistryReference, *, starting: bool = False) 
     Raises:
         SpecError: a setting of mirrors is not what it may be.
     """
-    from envbuilder.store.documents import Documents  # noqa: PLC0415  who only writes does without
-    from envbuilder.store.mirrored import MirroredTarget  # noqa: PLC0415  see above
-
     origin = repository(app, reference, registry_client(app))
     mirrors = mirrors_of(app.settings, reference.host)
     if not (mirrors.places or starting):
