@@ -17,7 +17,6 @@ from envbuilder.cli.output import Output, Result
 from envbuilder.cli.settings import Settings, load_settings
 from envbuilder.errors import SpecError
 from envbuilder.spec.project import NoProject, find_project
-from envbuilder.store.cache import in_use
 
 if TYPE_CHECKING:
     from envbuilder.mount.settings import MountSettings
@@ -62,6 +61,8 @@ class App:
 
     def use_cache(self) -> Path:
         """The cache, which no collection takes for unused until this process ends."""
+        from envbuilder.store.cache import in_use  # noqa: PLC0415  only who locks or builds
+
         if _CacheUse not in self.shared:
             self.shared[_CacheUse] = in_use(self.cache_directory)
         return self.cache_directory
@@ -79,7 +80,7 @@ class App:
             SpecError: a setting of ``mount`` is not what it may be.
         """
         # Verbs that mount nothing start a tenth of a second of CPU earlier without it.
-        from envbuilder.mount.chunks.eviction import Quota  # noqa: PLC0415  see above
+        from envbuilder.mount.chunks.quota import Quota  # noqa: PLC0415  see above
         from envbuilder.mount.settings import Mode, MountSettings  # noqa: PLC0415  see above
 
         mode, limit = self.settings.get("mount.mode"), self.settings.get("mount.wait-limit-s")

@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What a verb gives: ``text`` for people, ``value`` under ``--json``, and its exit status."""
 
     text: str
@@ -38,8 +36,7 @@ class Meter(Protocol):
     def total(self, size: int, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """Where to write and how much; ``quiet`` leaves only errors and the result."""
 
     as_json: bool = False

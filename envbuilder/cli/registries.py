@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from envbuilder.cli.app import App
 from envbuilder.cli.settings import Settings
@@ -15,11 +15,12 @@ from envbuilder.errors import SpecError
 from envbuilder.proc import run
 from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.credentials import ConfigCredentials, CredentialSource, Found, credential_files
-from envbuilder.registry.helper import HelperCredentials
-from envbuilder.registry.logins import Place, login_file, place_for
 from envbuilder.registry.proxies import proxies_of
 from envbuilder.registry.settings import HostCertificates, HttpSettings
 from envbuilder.store.mirrored import TAG_SOURCES, TagSource
+
+if TYPE_CHECKING:
+    from envbuilder.registry.logins import Place
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
 #: Of repositories, as a mirror of several registries has it (distribution-spec: names).
@@ -29,8 +30,7 @@ _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
 _MIRROR_CONNECT_S, _MIRROR_IDLE_S = 3.0, 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Mirrors:
+class Mirrors(NamedTuple):
     """Mirrors of one registry: host, and what stands before a repository's name there, in the order they are asked.
 
     namespace: the registry that they are told with each request, or "".
@@ -110,6 +110,8 @@ def mirrors_of(settings: Settings, host: str) -> Mirrors:
 
 def look_up(app: App, host: str) -> Found | None:
     """Who this machine is to ``host``, and where that is written; None: anonymous."""
+    from envbuilder.registry.helper import HelperCredentials  # noqa: PLC0415  few machines have such programs
+
     programs = HelperCredentials(_programs(app.settings), runner=run)
     return programs.look_up(host) if programs.command_for(host) else _files(os.environ).look_up(host)
 
@@ -120,6 +122,8 @@ def login_place(app: App, host: str) -> Place:
     Raises:
         SpecError: the setting, or the file.
     """
+    from envbuilder.registry.logins import login_file, place_for  # noqa: PLC0415  only login and logout
+
     return place_for(host, login_file(os.environ, _home(os.environ), app.settings.get("registries.login-file")))
 
 
@@ -165,7 +169,11 @@ def http_settings(settings: Settings, environment: Mapping[str, str]) -> HttpSet
 
 def _credentials(app: App, environment: Mapping[str, str]) -> CredentialSource:
     files, programs = _files(environment), _programs(app.settings)
-    return HelperCredentials(programs, files, runner=run) if programs else files
+    if not programs:
+        return files
+    from envbuilder.registry.helper import HelperCredentials  # noqa: PLC0415  see above
+
+    return HelperCredentials(programs, files, runner=run)
 
 
 def _files(environment: Mapping[str, str]) -> ConfigCredentials:
@@ -177,6 +185,8 @@ def _programs(settings: Settings) -> dict[str, tuple[str, ...]]:
     found = {}
     for host, values in _by_host(settings).items():
         if text := values.get("credential-helper", ""):
+            import shlex  # noqa: PLC0415  few machines have such programs
+
             try:
                 found[host] = tuple(shlex.split(text))
             except ValueError as error:

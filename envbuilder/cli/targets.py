@@ -12,7 +12,6 @@ from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
-from envbuilder.image.inspect import NoSuchPlatform, open_image, plain_manifest
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
@@ -97,6 +96,7 @@ def open_source(app: App, text: str, *, starting: bool = False) -> Source:
 def _open_environment(app: App, reference: EnvironmentName) -> Source:
     # Who names no environment starts without what makes and checks locks.
     from envbuilder.cli.project import fresh_locks  # noqa: PLC0415  see above
+    from envbuilder.image.inspect import open_image  # noqa: PLC0415  see above
     from envbuilder.lock.codec import digest as lock_digest  # noqa: PLC0415  see above
 
     project = app.need_project()
@@ -204,7 +204,8 @@ def follow(source: Source, target: Target) -> None:
     """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
     if isinstance(target, SerialTarget):
         return
-    from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  copies are no part of a start
+    from envbuilder.image.choice import NoSuchPlatform, plain_manifest  # noqa: PLC0415  copies are no part of a start
+    from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  see above
 
     with contextlib.suppress(NoSuchPlatform):
         copy_trace(source.target, plain_manifest(source.target, source.what, host_platform_of()), target)

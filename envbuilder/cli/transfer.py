@@ -20,7 +20,6 @@ from envbuilder.cli.targets import Source, beside, follow, host_platform_of, ope
 from envbuilder.cli.trust import check_trust
 from envbuilder.digest import Descriptor, Digest
 from envbuilder.errors import SpecError
-from envbuilder.image.inspect import open_image
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import DaemonReference, EnvironmentName, RegistryReference, parse_reference
 from envbuilder.spec.project import lineage
@@ -202,6 +201,8 @@ def _neighbours(app: App, source: Source, destination: RegistryReference) -> lis
 
 def _one_platform(source: Source, platform: Platform) -> Source:
     """``source`` narrowed to the manifest of ``platform``."""
+    from envbuilder.image.inspect import open_image  # noqa: PLC0415  the whole index is copied without
+
     what = open_image(source.target, source.what, platform).descriptor
     plain = Descriptor(media_type=what.media_type, digest=what.digest, size=what.size)
     return replace(source, what=plain)
@@ -210,6 +211,7 @@ def _one_platform(source: Source, platform: Platform) -> Source:
 def _to_docker_archive(app: App, source: Source, asked: Transfer) -> Result:
     """A docker-archive holds one platform, uncompressed: ``docker load`` of any age reads it."""
     from envbuilder.custom.docker_archive import write_docker_archive  # noqa: PLC0415  seldom needed
+    from envbuilder.image.inspect import open_image  # noqa: PLC0415  see above
 
     started = time.monotonic()
     file, name = _file_and_name(asked.destination)

@@ -16,7 +16,8 @@ from envbuilder.digest import Descriptor
 from envbuilder.errors import SpecError
 from envbuilder.image.base_layer import build_base_layer
 from envbuilder.image.base_tree import BaseTree
-from envbuilder.image.inspect import MAX_CONFIG_SIZE, BrokenImage, OpenImage, open_image
+from envbuilder.image.choice import BrokenImage
+from envbuilder.image.inspect import MAX_CONFIG_SIZE, OpenImage, open_image
 from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import find_layer
 from envbuilder.layer.elf import inspect_elf

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import zstandard
 
 from envbuilder.digest import Descriptor, Digest
-from envbuilder.errors import IntegrityError, SpecError
+from envbuilder.image.choice import BrokenImage, NoSuchPlatform, choose, no_image, read_document
 from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig, parse_config
-from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
+from envbuilder.oci.manifest import Manifest
 from envbuilder.oci.platform import Platform
 from envbuilder.store.target import RangeTarget, Target
 from envbuilder.store.whole import fetch_whole
@@ -26,15 +26,6 @@ from envbuilder.store.whole import fetch_whole
 MAX_CONFIG_SIZE = 8 << 20
 #: Bytes of EROFS metadata, stored and as mounted: some 4 million inodes. The kernel parses it as root.
 MAX_METADATA_SIZE = 256 << 20
-_FROM_ARCHIVE = "Make an image of it: envbuilder build ENV --from-archive REF."
-
-
-class NoSuchPlatform(SpecError):
-    """What was named is, or has, no image for the platform that was asked for."""
-
-
-class BrokenImage(IntegrityError):
-    """An image's documents contradict each other or are larger than any of ours may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +72,10 @@ def open_image(
         NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not an image.
         NoSuchPlatform: an index without this platform, or an artefact. BrokenImage: see there.
     """
-    document = _document(target, what)
+    document = read_document(target, what)
     if isinstance(document, Manifest) and document.config.media_type == media_types.OCI_EMPTY:
-        raise _no_image(target, what, document, platform)
-    plain, erofs = (what, None) if isinstance(document, Manifest) else _choose(target, what, document, platform)
+        raise no_image(target, what, document, platform)
+    plain, erofs = (what, None) if isinstance(document, Manifest) else choose(target, what, document, platform)
     if chosen is not None:
         chosen(plain)
     # Two round trips at a time: a registry may be far away.
@@ -103,17 +94,6 @@ def open_image(
         annotations=document.annotations,
         lazy=lazy,
     )
-
-
-def plain_manifest(target: Target, what: Descriptor, platform: Platform) -> Descriptor:
-    """The manifest of ``what`` for ``platform`` by which images are known; a manifest, of whatever kind, is its own.
-
-    Raises:
-        NotFound, DigestMismatch: from the target. InvalidJson, InvalidDigest: not a document.
-        NoSuchPlatform: an index without this platform.
-    """
-    document = _document(target, what)
-    return what if isinstance(document, Manifest) else _choose(target, what, document, platform)[0]
 
 
 def fetch_metadata(target: Target, lazy: LazyImage) -> bytes:
@@ -158,45 +138,11 @@ def _fetch(target: Target, what: Descriptor, most: int) -> bytes:
     return fetch_whole(target, what, most, BrokenImage)
 
 
-def _document(target: Target, what: Descriptor) -> Manifest | Index:
-    return parse_document(_fetch(target, what, MAX_MANIFEST_SIZE), source=f"{target.name}: {what.digest}")
-
-
 def _manifest(target: Target, what: Descriptor) -> Manifest:
-    document = _document(target, what)
+    document = read_document(target, what)
     if not isinstance(document, Manifest):
         raise BrokenImage(f"{target.name}: {what.digest}: want an image manifest, got an index inside an index")
     return document
-
-
-def _choose(target: Target, what: Descriptor, index: Index, platform: Platform) -> tuple[Descriptor, Descriptor | None]:
-    """The plain and the EROFS manifest for ``platform``; the first that matches is meant (image-index.md)."""
-    matching = [child for child in index.manifests if platform.matches(child.platform)]
-    plain = [child for child in matching if not _features(child)]
-    erofs = [child for child in matching if _features(child) == [media_types.EROFS_OS_FEATURE]]
-    if not plain:
-        raise _no_image(target, what, index, platform)
-    return plain[0], erofs[0] if erofs else None
-
-
-def _no_image(target: Target, what: Descriptor, document: Manifest | Index, platform: Platform) -> NoSuchPlatform:
-    wanted = f"{target.name}: {what.digest}: want an image for {platform}, got"
-    if document.artifact_type == media_types.ARTIFACTS:
-        return NoSuchPlatform(f"{wanted} an archive of the artefacts of a lock", hint=_FROM_ARCHIVE)
-    if isinstance(document, Manifest):
-        return NoSuchPlatform(f"{wanted} an artefact of type {document.artifact_type[:100]!r}")
-    there = ", ".join(sorted({_name(child) for child in document.manifests})) or "nothing"
-    return NoSuchPlatform(f"{wanted} {there}")
-
-
-def _features(child: Descriptor) -> list[str]:
-    features = (child.platform or {}).get("os.features")
-    return [str(feature) for feature in features] if isinstance(features, list) else []
-
-
-def _name(child: Descriptor) -> str:
-    platform = child.platform or {}
-    return f"{platform.get('os', '?')}/{platform.get('architecture', '?')}"[:60]
 
 
 def _config(target: Target, manifest: Manifest, platform: Platform) -> ImageConfig:

@@ -19,8 +19,9 @@ from typing import NoReturn
 
 from envbuilder import proc
 from envbuilder.mount.host.daemon import END_SIGNALS
-from envbuilder.mount.unmount import END_S
 
+#: Seconds that the processes of a mount get to unmount and to remove what the job wrote.
+END_S = 120.0
 #: Bytes of what they say to the last that are read at a time.
 _END_SIZE = 4096
 

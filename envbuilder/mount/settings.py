@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
+from envbuilder.mount.chunks.quota import NO_QUOTA, Quota
 
 Mode = Literal["auto", "erofs", "loop", "fuse", "unpack"]
 

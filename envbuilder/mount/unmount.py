@@ -10,10 +10,8 @@ from pathlib import Path
 
 from envbuilder.errors import HostError, SpecError
 from envbuilder.mount.host import kernel
+from envbuilder.mount.launch import END_S
 from envbuilder.mount.state import MountFolder, Record, clear, folders
-
-#: Seconds that the processes of a mount get to unmount and to remove what the job wrote.
-END_S = 120.0
 
 
 class DoesNotEnd(HostError):

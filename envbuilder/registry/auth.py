@@ -11,15 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.digest import InvalidJson, parse_json_object
 from envbuilder.errors import EnvbuilderError, UnavailableError
 from envbuilder.registry.addresses import Kind, Origin
 from envbuilder.registry.answer import Answer
-from envbuilder.registry.challenge import Challenge, parse_challenges
 from envbuilder.registry.credentials import Credential, CredentialSource, is_header_word
 from envbuilder.registry.errors import (
     BadAnswer,
@@ -28,10 +27,12 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
-from envbuilder.registry.realms import judge
 from envbuilder.registry.redact import redact_url
 from envbuilder.registry.retry import parse_retry_after
 from envbuilder.registry.transport import Transport
+
+if TYPE_CHECKING:
+    from envbuilder.registry.challenge import Challenge
 
 _log = logging.getLogger("envbuilder.registry")
 #: Bytes of a token answer (registry.md 8.2) and characters of a token that still fits a header.
@@ -45,8 +46,7 @@ _MAX_SHOWN = 100
 _MAX_EXTRA_SCOPES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     header: str
     refresh_at_s: float
     expires_at_s: float
@@ -89,6 +89,8 @@ class Authorizer:
             return "Basic: our credentials go to the registry with each request"
         realm, service = challenge.parameters.get("realm", ""), challenge.parameters.get("service", "")
         text = f"Bearer: tokens from {redact_url(realm)} for {service[:_MAX_SHOWN]!r}"
+        from envbuilder.registry.realms import judge  # noqa: PLC0415  only where a token server is named
+
         is_own = judge(realm, self._origin, self._host, self._transport.settings).is_own
         return text if is_own else f"{text}; it is on another site and gets no credentials of ours"
 
@@ -114,6 +116,8 @@ class Authorizer:
 
     def challenged(self, answer: Answer, scopes: tuple[str, ...], sent: str | None) -> bool:
         """Learn from a 401 (or 403) to a request that carried ``sent``; whether to send it once more."""
+        from envbuilder.registry.challenge import parse_challenges  # noqa: PLC0415  our first request needs none
+
         challenges = {item.scheme: item for item in reversed(parse_challenges(_joined(answer)))}
         challenge = challenges.get("bearer") or challenges.get("basic")
         if challenge is None:
@@ -170,6 +174,8 @@ class Authorizer:
             return fresh.header
 
     def _fetch_token(self, challenge: Challenge, scopes: tuple[str, ...]) -> _Token:
+        from envbuilder.registry.realms import judge  # noqa: PLC0415  only where a token server is named
+
         realm = challenge.parameters.get("realm", "")
         judged = judge(realm, self._origin, self._host, self._transport.settings)
         credential = self._find(scopes)

@@ -10,9 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from envbuilder.digest import Digest, InvalidJson, canonical_json, parse_json_object
 from envbuilder.errors import HostError
@@ -25,8 +24,7 @@ _MAX_FACTS = 200
 _MAX_TEXT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """What was found and when, in seconds since the epoch."""
 
     value: str

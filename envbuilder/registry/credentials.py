@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from envbuilder import proc
 from envbuilder.digest import InvalidJson, parse_json_object
@@ -80,8 +80,7 @@ class Anonymous:
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A credential and where it comes from: a file and its entry, or a program."""
 
     credential: Credential

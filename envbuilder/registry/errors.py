@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, RefusedError, UnavailableError
 from envbuilder.registry.redact import plain, without
@@ -58,8 +58,7 @@ class ForbiddenAddress(IntegrityError):
     """A registry pointed us to a URL or address where its word must not lead (SSRF, credential theft)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """What a registry said in an error body: its codes and one line of text."""
 
     codes: tuple[str, ...]

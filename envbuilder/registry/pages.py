@@ -18,14 +18,14 @@ from envbuilder.registry.errors import BadAnswer
 #: Bytes of all pages together, and pages: far above what any repository has, far below what hurts.
 MAX_TOTAL = 64 << 20
 MAX_PAGES = 1_000
-_LINK = re.compile(r'<([^<>]*)>((?:\s*;\s*[\w-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+))*)')
-_PARAMETER = re.compile(r';\s*([\w-]+)\s*=\s*(?:"([^"]*)"|([^\s;,"]+))')
+_LINK = r'<([^<>]*)>((?:\s*;\s*[\w-]+\s*=\s*(?:"[^"]*"|[^\s;,"]+))*)'
+_PARAMETER = r';\s*([\w-]+)\s*=\s*(?:"([^"]*)"|([^\s;,"]+))'
 
 
 def next_link(header: str) -> str:
     """The target of the first link of ``header`` whose relation is ``next``, or ""."""
-    for link, parameters in _LINK.findall(header):
-        named = {name.lower(): quoted or bare for name, quoted, bare in _PARAMETER.findall(parameters)}
+    for link, parameters in re.findall(_LINK, header):
+        named = {name.lower(): quoted or bare for name, quoted, bare in re.findall(_PARAMETER, parameters)}
         if "next" in named.get("rel", "").lower().split():
             return str(link)
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Every connection asks for it with its host's name, and threads that open the first ones would wait for each other.
+import encodings.idna  # noqa: F401  see above
 import logging
 import socket
 import ssl

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import email.utils
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Answers after which the same request may succeed. 499 and 522: proxies before registries ([ggcr] retries them).
 RETRYABLE = frozenset({408, 429, 499, 500, 502, 503, 504, 522})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """``attempts`` in all; waits double from ``first_s`` to ``longest_s``; together at most ``budget_s``."""
 
     attempts: int = 5

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import zstandard
-
 from envbuilder.errors import SpecError
 from envbuilder.store.files import disk_errors, remove_leftovers, write_whole
 
@@ -32,11 +30,16 @@ class RecordStore:
         """What ``put`` stored under ``key``; None if it did not, or if the file is damaged."""
         try:
             packed = self._file(key).read_bytes()
+        except OSError:
+            return None
+        import zstandard  # noqa: PLC0415  who finds nothing, and puts nothing, starts without
+
+        try:
             size = zstandard.frame_content_size(packed)
             if not 0 <= size <= MAX_RECORD_SIZE:
                 return None
             return zstandard.ZstdDecompressor().decompress(packed)
-        except (OSError, zstandard.ZstdError):
+        except zstandard.ZstdError:
             return None
 
     def put(self, key: str, data: bytes) -> None:
@@ -45,6 +48,8 @@ class RecordStore:
         Raises:
             HostError: the disk is full or read-only.
         """
+        import zstandard  # noqa: PLC0415  see above
+
         packed = zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
         with disk_errors(self._directory):
             self._incoming.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,8 @@ import io
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from envbuilder.digest import Descriptor, Digest, InvalidJson, describe
 from envbuilder.errors import IntegrityError, RefusedError, UnavailableError
@@ -55,16 +54,14 @@ class ForeignReferrer(IntegrityError):
     """A manifest was listed as a referrer of a subject that it does not name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(NamedTuple):
     """What a target lists itself; ``complete``: the tag need not be asked besides."""
 
     found: tuple[Descriptor, ...]
     complete: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagState:
+class TagState(NamedTuple):
     """What a tag named when it was read; ``version``: how the target calls that state (an ETag), or ""."""
 
     what: Descriptor

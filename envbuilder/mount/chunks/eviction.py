@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,14 +16,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuilder.errors import SpecError
+from envbuilder.mount.chunks.quota import NO_QUOTA, Quota, existing
 from envbuilder.mount.chunks.store import ChunkStore
 from envbuilder.store.files import is_locked
 
+# How much it may take is looked for here, too.
+__all__ = [
+    "NO_QUOTA",
+    "BlobUse",
+    "EvictionPlan",
+    "Quota",
+    "enforce",
+    "evict",
+    "plan_eviction",
+    "remove_going",
+    "usage",
+]
+
 #: Folders on their way out begin with this; who finds one removes it.
 _GOING = ".going."
-_QUOTA = re.compile(r"(\d{1,15})(%|kB|MB|GB|TB|)")
-_UNITS = {"": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BLOCK = 512  # bytes of st_blocks (stat(2))
 #: Of its file system the store leaves free what is less: a share, or bytes. Others write there too.
 _FREE_SHARE, _FREE_SIZE = 0.02, 2 << 30
@@ -44,40 +54,6 @@ class BlobUse:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """How much the store may take: ``size`` bytes, or ``share`` of what its file system has in all. 0: no limit."""
-
-    size: int = 0
-    share: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> Quota:
-        """``50GB``, ``80%`` of the file system, or ``none``.
-
-        Raises:
-            SpecError: it is none of these.
-        """
-        if text == "none":
-            return cls()
-        match = _QUOTA.fullmatch(text)
-        if match is None or not int(match[1]) or (match[2] == "%" and int(match[1]) > 100):
-            raise SpecError(f"quota: want a size such as 50GB, a share such as 80%, or none, got {text[:40]!r}")
-        if match[2] == "%":
-            return cls(share=int(match[1]) / 100)
-        return cls(size=int(match[1]) * _UNITS[match[2]])
-
-    def limit(self, directory: Path) -> int | None:
-        """Bytes for the store below ``directory``; None: no limit."""
-        if not self.size and not self.share:
-            return None
-        found = os.statvfs(_existing(directory))
-        return self.size or int(found.f_blocks * found.f_frsize * self.share)
-
-
-NO_QUOTA = Quota()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +127,7 @@ def enforce(store: ChunkStore, quota: Quota, in_use: Collection[str] = (), *, ne
         return EvictionPlan(blobs=())
     remove_going(store)
     blobs = usage(store, in_use)
-    found = os.statvfs(_existing(store.directory))
+    found = os.statvfs(existing(store.directory))
     spared = min(int(found.f_blocks * found.f_frsize * _FREE_SHARE), _FREE_SIZE)
     possible = sum(blob.size for blob in blobs) + found.f_bavail * found.f_frsize - spared
     plan = plan_eviction(blobs, max(min(limit, possible) - need, 0))
@@ -182,9 +158,3 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except OSError:
         return 0
-
-
-def _existing(directory: Path) -> Path:
-    while not directory.exists():
-        directory = directory.parent
-    return directory

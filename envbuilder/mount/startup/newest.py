@@ -6,7 +6,6 @@ Most images that are copied have none: what parses and lays out traces is not im
 from __future__ import annotations
 
 from envbuilder.digest import Descriptor
-from envbuilder.mount.startup.trace import InvalidTrace
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
@@ -35,11 +34,12 @@ def copy_trace(source: Target, subject: Descriptor, target: Target) -> bool:
     Raises:
         DigestMismatch, UnavailableError, ...: as any copy.
     """
-    from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
-
     what = newest_trace(source, subject)
     if what is None:
         return False
+    from envbuilder.mount.startup.trace import InvalidTrace  # noqa: PLC0415  see above
+    from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
+
     read_referrer(source, what, subject)
     # As any copy: what the target remembers and no longer has is sent again.
     copy(source, plain(what), target, finish=False)

@@ -13,7 +13,8 @@ from envbuilder.image.attached import attached
 from envbuilder.image.base import UnfitBase, hold_base, read_base
 from envbuilder.image.base_packages import BasePackage, base_packages
 from envbuilder.image.build import build_image
-from envbuilder.image.inspect import NoSuchPlatform, open_image
+from envbuilder.image.choice import NoSuchPlatform
+from envbuilder.image.inspect import open_image
 from envbuilder.image.verify import verify_image
 from envbuilder.layer.base import BasePlan, InTheWay
 from envbuilder.layer.foreign_tar import BadLayer

@@ -6,10 +6,9 @@ import pytest
 import zstandard
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch, InvalidJson, describe
+from envbuilder.image.choice import BrokenImage, NoSuchPlatform
 from envbuilder.image.inspect import (
     MAX_CONFIG_SIZE,
-    BrokenImage,
-    NoSuchPlatform,
     fetch_index,
     fetch_metadata,
     open_image,
