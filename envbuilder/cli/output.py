@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 _LINE_EVERY_S = 5.0
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Result:
     """What a verb gives: ``text`` for people, ``value`` under ``--json``, and its exit status."""
 
     text: str
@@ -36,7 +38,8 @@ class Meter(Protocol):
     def total(self, size: int, /) -> None: ...
 
 
-class Output(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Output:
     """Where to write and how much; ``quiet`` leaves only errors and the result."""
 
     as_json: bool = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from envbuilder.cli.app import App
 from envbuilder.cli.settings import Settings
@@ -30,7 +30,8 @@ _SECONDS = re.compile(r"[0-9]{1,6}(?:\.[0-9]+)?")
 _MIRROR_CONNECT_S, _MIRROR_IDLE_S = 3.0, 15.0
 
 
-class Mirrors(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Mirrors:
     """Mirrors of one registry: host, and what stands before a repository's name there, in the order they are asked.
 
     namespace: the registry that they are told with each request, or "".

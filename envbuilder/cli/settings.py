@@ -7,8 +7,8 @@ Later ones win; ``doctor`` prints which one did. Keys are flat, ``section.name``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from envbuilder.errors import SpecErrors
 from envbuilder.spec.toml import parse_toml, read_document
@@ -53,14 +53,16 @@ KEYS = {
 }
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """A value and where it came from."""
 
     value: str
     source: str
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """Every setting by key; what is absent has no value anywhere."""
 
     by_key: Mapping[str, Setting]

@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 from envbuilder.digest import InvalidJson, parse_json_object
@@ -46,7 +47,8 @@ _MAX_SHOWN = 100
 _MAX_EXTRA_SCOPES = 16
 
 
-class _Token(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Token:
     header: str
     refresh_at_s: float
     expires_at_s: float

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from envbuilder.digest import Digest, InvalidJson, canonical_json, parse_json_object
 from envbuilder.errors import HostError
@@ -24,7 +25,8 @@ _MAX_FACTS = 200
 _MAX_TEXT = 200
 
 
-class Fact(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fact:
     """What was found and when, in seconds since the epoch."""
 
     value: str

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from envbuilder import proc
 from envbuilder.digest import InvalidJson, parse_json_object
@@ -80,7 +80,8 @@ class Anonymous:
         pass
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Found:
     """A credential and where it comes from: a file and its entry, or a program."""
 
     credential: Credential

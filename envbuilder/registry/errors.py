@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, RefusedError, UnavailableError
 from envbuilder.registry.redact import plain, without
@@ -58,7 +58,8 @@ class ForbiddenAddress(IntegrityError):
     """A registry pointed us to a URL or address where its word must not lead (SSRF, credential theft)."""
 
 
-class Refusal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Refusal:
     """What a registry said in an error body: its codes and one line of text."""
 
     codes: tuple[str, ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import email.utils
-from typing import NamedTuple
+from dataclasses import dataclass
 
 #: Answers after which the same request may succeed. 499 and 522: proxies before registries ([ggcr] retries them).
 RETRYABLE = frozenset({408, 429, 499, 500, 502, 503, 504, 522})
 
 
-class RetryPolicy(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
     """``attempts`` in all; waits double from ``first_s`` to ``longest_s``; together at most ``budget_s``."""
 
     attempts: int = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from envbuilder.digest import Descriptor
@@ -40,7 +40,8 @@ _UNCERTAIN = (RegistryDown, RateLimited, NotFound, Rejected)
 _OTHER_WAY: dict[int, Way] = {413: "chunks", 405: "stream", 501: "stream"}
 
 
-class UploadSettings(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadSettings:
     """How uploads go where the machine's owner says so. chunk_size: bytes, 0: as the profile has it.
 
     way: None: one PUT, or what the profile or experience says.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from envbuilder.digest import Descriptor, Digest, DigestMismatch
 from envbuilder.errors import IntegrityError
@@ -57,7 +56,8 @@ class CopyPlan:
         return sum(blob.size for blob in self.blobs) + sum(manifest.size for manifest, _ in self.manifests)
 
 
-class CopyReport(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
     """What a copy did; manifests count as blobs. A blob that the target took from elsewhere was skipped."""
 
     descriptor: Descriptor

@@ -11,8 +11,9 @@ import io
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from envbuilder.digest import Descriptor, Digest, InvalidJson, describe
 from envbuilder.errors import IntegrityError, RefusedError, UnavailableError
@@ -54,14 +55,16 @@ class ForeignReferrer(IntegrityError):
     """A manifest was listed as a referrer of a subject that it does not name."""
 
 
-class Listing(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
     """What a target lists itself; ``complete``: the tag need not be asked besides."""
 
     found: tuple[Descriptor, ...]
     complete: bool
 
 
-class TagState(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagState:
     """What a tag named when it was read; ``version``: how the target calls that state (an ETag), or ""."""
 
     what: Descriptor
