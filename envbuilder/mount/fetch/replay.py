@@ -40,7 +40,6 @@ def await_stream(fetcher: Fetcher, serving: Serving, coming: int, asking: int) -
 def _listen(schedule: Schedule, coming: int) -> None:
     poll = select.poll()
     poll.register(coming, select.POLLIN | select.POLLHUP)
-    prepared = False
     while True:
         if not poll.poll(_STALL_S * 1000):
             schedule.stalled(ended=False)
@@ -48,10 +47,8 @@ def _listen(schedule: Schedule, coming: int) -> None:
         data = os.read(coming, COUNT.size * 512)
         if not data:
             break
-        schedule.arrived(frames := COUNT.unpack(data[-COUNT.size :])[0])
-        if frames and not prepared:
-            # What no trace foresaw shall wait for its chunk alone, not for a connection and an index before.
-            prepared = True
-            schedule.want_indexes([blob for blob in schedule.blobs if blob.foreseen], at_once=True)
+        schedule.arrived(COUNT.unpack(data[-COUNT.size :])[0])
     os.close(coming)
     schedule.stalled(ended=True)
+    # What no trace foresaw shall wait for its chunk alone, not for an index before; no core was free for them till now.
+    schedule.want_indexes([blob for blob in schedule.blobs if blob.foreseen])

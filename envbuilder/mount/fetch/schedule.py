@@ -306,15 +306,15 @@ class Schedule:
 
     # Starting, everything at once, stopping.
 
-    def want_indexes(self, blobs: Sequence[LazyBlob], *, at_once: bool = False) -> None:
-        """Get these chunk indexes now, so that first reads find them; ``at_once``: over all connections."""
+    def want_indexes(self, blobs: Sequence[LazyBlob]) -> None:
+        """Get these chunk indexes now, so that first reads find them."""
         with self._changed:
-            self._queue_indexes(blobs, FOREGROUND if at_once else AHEAD)
+            self._queue_indexes(blobs)
 
-    def _queue_indexes(self, blobs: Sequence[LazyBlob], priority: int = AHEAD) -> None:
+    def _queue_indexes(self, blobs: Sequence[LazyBlob]) -> None:
         for blob in blobs:
             if blob.index is None:
-                self._queue(blob, INDEX, INDEX, priority)
+                self._queue(blob, INDEX, INDEX, AHEAD)
 
     def promise(self, promised: Promised) -> None:
         """A stream will bring these pages: reads of them wait for it. Tell ``arrived`` and ``stalled`` how it goes."""
