@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -266,6 +268,42 @@ def test_a_pipe_that_falls_silent_is_not_waited_for(node):
     os.close(search.writer)
 
     assert got == (BIG, b"small\n")
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02])
+def test_reads_that_race_with_the_stream_get_the_right_bytes_and_none_hangs(node, pause_s):
+    # Pages are pushed while reads hold them, stored because reads wait for them, and copied behind all that.
+    bundle = bundle_of(node).read_bytes()
+    search = EarlySearch(node.source, b"")
+    search.thread.join()
+    search.reader, writer = os.pipe()
+    step = max(1, len(bundle) // 50)
+
+    def trickle() -> None:
+        for at in range(0, len(bundle), step):
+            os.write(writer, bundle[at : at + step])
+            time.sleep(pause_s)
+        os.close(writer)
+
+    threading.Thread(target=trickle, daemon=True).start()
+    found = find_trace(node.source, node.image)
+    with open_mount(node.image, node.source, node.settings, ahead=Ahead(search=search)) as mounted:
+
+        def some(seed: int) -> list[int]:
+            """Where of 100 short reads other bytes came."""
+            place = random.Random(seed)
+            with (mounted.directory / "data/big").open("rb", 0) as file:
+                starts = [place.randrange(len(BIG)) for _ in range(100)]
+                return [at for at in starts if os.pread(file.fileno(), 5000, at) != BIG[at : at + 5000]]
+
+        with ThreadPoolExecutor(16) as readers:
+            wrong = [each for each in readers.map(some, range(16), timeout=30) if each]
+        until(lambda: kept(node, found.trace, mounted.metadata))
+        counted = mounted.counters()
+
+    assert wrong == []
+    assert counted.failed == 0
+    assert counted.pushed_pages == found.trace.pages
 
 
 def test_a_trace_of_another_image_is_not_used(node):
