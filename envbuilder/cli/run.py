@@ -24,6 +24,10 @@ from envbuilder.store.begun import begun
 from envbuilder.store.documents import Documents
 from envbuilder.store.files import write_whole
 
+#: Seconds that a thread may go on while others want to: one that reads from the network asks after each piece, and
+#: would get it after Python's 5 ms while another imports or parses. The keeper is forked before, and keeps those.
+_TAKE_TURNS_S = 0.0005
+
 
 @click.command(
     name="run",
@@ -78,6 +82,7 @@ def command(
         become_root_of_our_own()
         keeper = forked()
     # From here on there are threads: what needs the network waits while the rest is imported.
+    sys.setswitchinterval(_TAKE_TURNS_S)
     looked_up = begun(lambda: open_source(app, reference, starting=True), "lookup")
     from envbuilder.image.inspect import open_image  # noqa: PLC0415  see above
     from envbuilder.mount.ahead import Ahead  # noqa: PLC0415  see above

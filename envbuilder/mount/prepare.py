@@ -11,7 +11,7 @@ from envbuilder.digest import Digest
 from envbuilder.errors import IntegrityError
 from envbuilder.image.inspect import LazyImage, fetch_metadata
 from envbuilder.layer.chunks import index_range
-from envbuilder.mount.chunks.store import put_file
+from envbuilder.mount.chunks.store import put_file, sync_file
 from envbuilder.mount.host import kernel
 from envbuilder.store.begun import begun
 from envbuilder.store.target import Target
@@ -61,7 +61,9 @@ def metadata_file(source: Target, lazy: LazyImage, cache: Path) -> Path:
     except OSError:
         pass  # not here yet
     data = fetch_metadata(source, lazy)
-    put_file(file, data)
+    # The disk takes its time, for which no start need wait: who finds other bytes after a power cut asks again.
+    put_file(file, data, durable=False)
+    begun(partial(sync_file, file), "metadata on disk", finishing=True)
     return file
 
 

@@ -339,15 +339,17 @@ def _union(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one, "big") | int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
-def put_file(path: Path, data: bytes) -> None:
-    """Keep ``data`` as ``path``, whole or not at all, durable.
+def put_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Keep ``data`` as ``path``, whole or not at all.
+
+    durable: the disk has it when this returns; else ``sync_file`` sees to that.
 
     Raises:
         StoreRefused: no room, or not ours to write.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _put(path, data)
+        _put(path, data, durable=durable)
     except OSError as error:
         raise StoreRefused(f"{path}: {error.strerror}") from error
 
@@ -370,8 +372,18 @@ def _put(path: Path, data: bytes, *, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Let a power cut leave ``path``, and its name; takes the disk's time."""
+    _sync(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -7,8 +7,10 @@ Format: docs/formats/trace.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import zstandard
@@ -22,6 +24,7 @@ _FORMAT, _WITH_OTHER_BUNDLES = 2, 1
 #: Bytes of a trace, unpacked and as stored; ``ai`` has a tenth of that.
 _MAX_SIZE, MAX_STORED = 32 << 20, 8 << 20
 _LEVEL = 9
+_COUNT = itemgetter(2)
 #: Pages that one device may have: 16 TiB, what EROFS can address.
 _MAX_PAGE = 1 << 32
 #: Bytes that a frame of a hot bundle may have as stored: its pages and what proves them, incompressible.
@@ -38,6 +41,10 @@ class Pages(NamedTuple):
     device: int
     first: int
     count: int  # type: ignore[assignment]  # not the method of tuples
+
+
+#: ``Pages`` of three numbers, as they come: in a third of the time that its own constructor takes.
+to_pages: Callable[[Iterable[int]], Pages] = partial(tuple.__new__, Pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Trace:
     @property
     def pages(self) -> int:
         """Pages in all."""
-        return sum(pages.count for pages in self.ranges)
+        return sum(map(_COUNT, self.ranges))
 
     def covers_most_of(self, sizes: Sequence[int]) -> bool:
         """Whether it has half of the bytes of devices of ``sizes``: then pulling everything is as quick."""
@@ -136,7 +143,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
     )
     if trace.frames and sum(frame.pages for frame in trace.frames) != trace.pages:
         raise InvalidTrace(f"{source}: trace: its frames hold other pages than its ranges name")
-    if not trace.ranges or any(pages.count == 0 for pages in trace.ranges):
+    if not trace.ranges or 0 in map(_COUNT, trace.ranges):
         raise InvalidTrace(f"{source}: trace: a range of no pages")
     return trace
 
@@ -149,7 +156,7 @@ def _ranges(value: Sequence[Any], last_device: int) -> tuple[Pages, ...]:
     for column, most in zip(columns, (last_device, _MAX_PAGE, _MAX_PAGE), strict=True):
         if set(map(type, column)) - {int} or min(column, default=0) < 0 or max(column, default=0) > most:
             raise ValueError(f"want numbers up to {most} in ranges")
-    return tuple(map(Pages, *columns))
+    return tuple(map(to_pages, value))
 
 
 def _number(value: object, most: int) -> int:

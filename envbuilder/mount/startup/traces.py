@@ -22,7 +22,7 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.early import EarlyBundle
 from envbuilder.mount.startup.newest import MAX_DIGITS, newest_trace
-from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Pages, Trace, parse_trace
+from envbuilder.mount.startup.trace import MAX_STORED, InvalidTrace, Trace, parse_trace, to_pages
 from envbuilder.oci import media_types
 from envbuilder.store.begun import begun
 from envbuilder.store.documents import Documents
@@ -49,7 +49,7 @@ class FoundTrace:
 
 
 def _reopened(trace: Trace, columns: Sequence[bytes], hot: Descriptor | None) -> FoundTrace:
-    ranges = tuple(map(Pages, *(array("Q", column) for column in columns)))
+    ranges = tuple(map(to_pages, zip(*(array("Q", column) for column in columns), strict=True)))
     return FoundTrace(trace=replace(trace, ranges=ranges), hot=hot)
 
 
