@@ -26,7 +26,7 @@ from envbuilder.mount.fetch.rounds import NOTHING, Share
 from envbuilder.mount.fetch.slots import turns
 from envbuilder.mount.fetch.stream import stream
 from envbuilder.mount.heartbeat import Beats, keep_beating
-from envbuilder.mount.host.fuse import NO_READ_AHEAD, FuseServer
+from envbuilder.mount.host.fuse import NO_READ_AHEAD, READ_AHEAD, FuseServer
 from envbuilder.mount.host.kernel import end_with_parent
 from envbuilder.mount.host.memory import keep_freed
 from envbuilder.mount.request import Serving
@@ -80,8 +80,8 @@ def serve(
         server: FuseServer = TreeServer(device, ErofsTree(tree), fetcher.blobs, ready=ready)
     else:
         observe = recorder(folder.reads) if serving.record else None
-        ahead = {"read_ahead": NO_READ_AHEAD} if serving.record or coming >= 0 else {}
-        server = FuseServer(device, fetcher.blobs, observe=observe, ready=ready, **ahead)
+        read_ahead = NO_READ_AHEAD if serving.record or coming >= 0 else READ_AHEAD
+        server = FuseServer(device, fetcher.blobs, observe=observe, ready=ready, read_ahead=read_ahead)
     readers = [threading.Thread(target=server.serve, name=f"fuse-{number}") for number in range(_READERS)]
     for thread in readers:
         thread.start()

@@ -252,9 +252,11 @@ class StoredBlob:
         """Keep ``count`` verified pages from page ``first`` on: data first, then their bits.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full. ValueError: ``data`` are not so many pages; the last of a tar may be short.
         """
         at = first * PAGE_SIZE
+        if len(data) != min(count * PAGE_SIZE, self.size - at):
+            raise ValueError(f"{self.folder}: want {count} pages from page {first} on, got {len(data)} bytes")
         while data:
             written = os.pwrite(self._data, data, at)
             data, at = data[written:], at + written

@@ -46,7 +46,7 @@ _WANTED = 1 << 0 | 1 << 18 | 1 << 22 | 1 << 30 | 1 << 39
 _MAX_BACKGROUND, _CONGESTION = 64, 48
 #: Bytes that FUSE reads ahead of EROFS, all that the kernel offers: a READ costs us more than the bytes of it.
 #: docs/decisions/0002-reads-ahead.md has the numbers.
-_READ_AHEAD = 128 << 10
+READ_AHEAD = 128 << 10
 #: The same where reads are foreseen, or recorded to be: a page, as what EROFS did not ask for is in no trace.
 #: Of larger requests the kernel makes one READ all the same. docs/decisions/0007-start-up-traces.md.
 NO_READ_AHEAD = 4096
@@ -104,7 +104,7 @@ class FuseServer:
         *,
         observe: Observer | None = None,
         ready: threading.Event | None = None,
-        read_ahead: int = _READ_AHEAD,
+        read_ahead: int = READ_AHEAD,
     ) -> None:
         self._device, self._files, self._observe, self._ready = device, tuple(files), observe, ready
         self._read_ahead = read_ahead

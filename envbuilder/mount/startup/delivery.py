@@ -14,7 +14,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.mount.chunks.store import StoredBlob
 from envbuilder.mount.counters import Counters
-from envbuilder.mount.startup.hot import FramePlan, Opened
+from envbuilder.mount.startup.hot import FramePlan, Opened, Part
 from envbuilder.mount.startup.push import Pusher, joined
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Delivery:
         self._plans, self._blobs, self._gone_by, self._files = plans, blobs, gone_by, files
         self._lock, self._writing = threading.Lock(), threading.Lock()
         self._held: dict[int, Opened] = {}  # with the pusher
-        self._awaited: dict[int, list[range]] = {}
+        self._awaited: dict[int, list[Part]] = {}
         self._next = self._done = 0
         self._only_pushed: list[int] = []
         self._pusher = Pusher(device, plans, blobs, counters, self._pushed) if device >= 0 else None
@@ -133,7 +133,11 @@ class Delivery:
                     except OSError as error:
                         _log.debug("unmounted before all was kept: %s", error)
                         return
-                    self._store([(whole, memoryview(pages))])
+                    # A read that fails behind its first pages gives these, and no error.
+                    if len(pages) == min(
+                        whole.count * PAGE_SIZE, self._blobs[first.device].size - first.first * PAGE_SIZE
+                    ):
+                        self._store([(whole, memoryview(pages))])
 
     def _pushed(self, number: int) -> None:
         with self._lock:
@@ -162,7 +166,7 @@ class Delivery:
         with suppress(OSError):
             while data := os.read(awaited, AWAITED.size):  # whole: a pipe keeps what is written at once together
                 number, device, first, count = AWAITED.unpack(data)
-                pages = range((device << 40) + first, (device << 40) + first + count)
+                pages = Part(device, 0, first, count)
                 with self._lock:
                     opened = self._held.get(number)
                     if opened is None and number >= self._next:
@@ -175,11 +179,11 @@ class Delivery:
                 self._tell(0)
 
 
-def _of(opened: Opened, wanted: Iterable[range]) -> Opened:
-    """The parts of a frame that have pages of ``wanted``; the device stands above the number of a page."""
-    found = []
-    for part, pages in opened:
-        start = (part.device << 40) + part.first
-        if any(start < some.stop and some.start < start + part.count for some in wanted):
-            found.append((part, pages))
-    return found
+def _of(opened: Opened, wanted: Sequence[Part]) -> Opened:
+    """The parts of a frame that have pages of ``wanted``, whatever their group."""
+    return [(part, pages) for part, pages in opened if any(_meet(part, other) for other in wanted)]
+
+
+def _meet(one: Part, other: Part) -> bool:
+    together = one.first < other.first + other.count and other.first < one.first + one.count
+    return one.device == other.device and together

@@ -119,6 +119,20 @@ def test_the_kernel_gets_all_pages_and_the_store_gets_them_at_the_end(start):
     assert what.told == sorted(what.told)
 
 
+def test_what_can_no_longer_be_read_back_is_not_said_to_be_in_the_store(start):
+    # A read that fails behind its first pages is short: what is missing would be served as zeros.
+    what = start(2)
+    what.plans[:] = [FramePlan((), (Part(0, 0, 0, 2),)), FramePlan((), (Part(0, 0, 8, 4),))]
+    what.delivery.begin(0)
+    for number, plan in enumerate(what.plans):
+        what.delivery.deliver(number, opened(plan))
+    what.delivery.finish()
+    os.truncate(what.files / "0", 10 * PAGE)
+    what.delivery.keep()
+
+    assert what.blob.pages == {0: page(0), 1: page(1)}
+
+
 def test_what_a_read_waits_for_is_in_the_store_before_the_kernel_gets_its_frame(start):
     what = start(2)
     what.stop_kernel()
