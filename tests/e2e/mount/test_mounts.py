@@ -18,6 +18,8 @@ from envbuilder.mount.state import reap, statuses
 from envbuilder.mount.unmount import NotMounted, unmount
 from envbuilder.testing.nodes import BIG
 
+#: Chunks of the test image that a guess may have before a link is known: 1.6 MB (fetch/link.py).
+MOST_GUESSED = 7
 MODES = ["erofs", "loop", "fuse", "unpack"]
 pytestmark = pytest.mark.slow
 
@@ -75,7 +77,8 @@ def test_only_what_is_read_is_fetched(node):
 
     assert names > 10
     assert before.fetched_chunks == walked.fetched_chunks == 0
-    assert 1 <= read.fetched_chunks <= 3
+    # Of 40 chunks; how much of the guess is here yet is chance.
+    assert 1 <= read.fetched_chunks <= 1 + MOST_GUESSED
 
 
 def test_a_second_start_needs_no_source_for_what_was_read_before(node):
