@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 
 import click
 
+from envbuilder.cli.adopted import adopt_predecessor, adopt_related
 from envbuilder.cli.app import App, common
 from envbuilder.cli.bases import base_of, confined
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Meter, Result, human_size
 from envbuilder.cli.predictions import check_predicted, read_predicted, record_predicted
 from envbuilder.cli.project import artifact_cache, compiling_packages, fresh_locks
-from envbuilder.cli.targets import Source, host_platform_of, open_destination, open_source, store_tag
+from envbuilder.cli.targets import Source, follow, host_platform_of, open_destination, open_source, store_tag
 from envbuilder.custom.flavours.names import FLAVOURS
 from envbuilder.digest import Descriptor
 from envbuilder.image.attached import all_of, copy_attached
@@ -148,7 +149,7 @@ def _build(
     lock, project = locks[-1], app.need_project()
     near = [lock.system.image, *filter(None, [archive])] if lock.system and lock.system.base else []
     target, tag = open_destination(app, destination, near=near) if destination else (None, "")
-    here, plans = store_tag(lock.name, lock.version), plan(locks)
+    here, plans, before = store_tag(lock.name, lock.version), plan(locks), store.tags()
     key = image_key(lock, plans)
     predicted = read_predicted(project, lock)
     expected = None if record else predicted
@@ -159,7 +160,7 @@ def _build(
     found = None if whole else recall(store, key) or promised
     known = find_image(store, found, lock, plans) if found else None
     rows: list[dict[str, Any]] = []
-    sent, was_made = 0, False
+    adopted, sent, was_made = None, 0, False
     if target and there and not known:
         target.tag(there.descriptor, tag)
         known = there
@@ -172,12 +173,14 @@ def _build(
             known, rows, sent = _make(app, locks, store, source, target, jobs, tag=here, expected=expected)
             remember(store, key, known.descriptor)
             was_made = True
+        adopted = adopt_related(app, store, before, locks, known.image)
         records = attach_records(store, locks, known.descriptor, known.predicted, app.cache_directory)
         made = prediction(key, known, records or noted)
         check_predicted(expected, made, lock)
         record_predicted(app, project, lock, made, known=predicted, forced=record)
         if target:
             sent += _send(store, known.descriptor, target, tag)
+            adopted = adopted or adopt_predecessor(app, target, predicted, lock, known.image)
     value: dict[str, Any] = {
         "name": lock.name,
         "version": lock.version,
@@ -186,6 +189,8 @@ def _build(
         "layers": rows if was_made else [_row(layer, reused=True) for layer in known.predicted],
         "metadata_size": known.image.lazy.metadata.size if known.image.lazy else 0,
     }
+    if adopted:
+        value["adopted_trace"] = adopted
     if target:
         value |= {"destination": destination, "copied_bytes": sent}
     value["seconds"] = round(time.monotonic() - started, 3)
@@ -229,8 +234,9 @@ def _layers(store: LayoutTarget, known: Known) -> list[Layer]:
 
 
 def _send(store: LayoutTarget, what: Descriptor, target: Target, tag: str) -> int:
-    """Copy an image and what was attached to it; bytes moved."""
+    """Copy an image, what was attached to it and its start-up trace; bytes moved."""
     sent = copy(store, what, target, tag=tag, finish=False).copied_bytes + copy_attached(store, what, target)
+    sent += follow(store, what, target)
     if isinstance(target, SerialTarget):
         target.finish(what)
     return sent

@@ -8,6 +8,7 @@ from envbuilder.cli.app import App, common
 from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result
 from envbuilder.cli.targets import open_source
+from envbuilder.store.copy_referrers import manifests_of
 from envbuilder.store.referrers import referrers
 
 
@@ -16,9 +17,23 @@ from envbuilder.store.referrers import referrers
 @click.option("--type", "artifact_type", default=None, metavar="TYPE", help="Only artifacts of this media type.")
 @common
 def command(app: App, reference: str, artifact_type: str | None) -> Result:
-    """List what is attached to the image REF: signatures, SBOMs, traces, locks. A line each: digest and type."""
+    """List what is attached to the image REF (signatures, SBOMs, locks) and to its manifests (traces).
+
+    A line each: digest, type, and the manifest where it is of one.
+    """
     source = open_source(app, reference)
-    found = referrers(source.target, source.what, artifact_type)
-    value = {"subject": source.pinned, "referrers": [each.to_json() for each in found]}
-    lines = [f"{each.digest}  {each.artifact_type or each.media_type}" for each in found]
+    found = [
+        (subject.digest, each)
+        for subject in manifests_of(source.target, source.what)
+        for each in referrers(source.target, subject, artifact_type)
+    ]
+    value = {
+        "subject": source.pinned,
+        "referrers": [{**each.to_json(), "subject": str(subject)} for subject, each in found],
+    }
+    lines = [
+        f"{each.digest}  {each.artifact_type or each.media_type}"
+        + (f"  {subject}" if subject != source.what.digest else "")
+        for subject, each in found
+    ]
     return Result("\n".join(lines) or "nothing is attached", value)

@@ -200,12 +200,13 @@ def beside(reference: RegistryReference, images: Iterable[str]) -> tuple[str, ..
     return tuple(found)
 
 
-def follow(source: Source, target: Target) -> None:
-    """Let the start-up trace of an image follow it to ``target``, where it can be written beside the image."""
+def follow(source: Target, what: Descriptor, target: Target) -> int:
+    """Let the start-up trace of ``what`` follow it to ``target``, where it can be written beside it; bytes moved."""
     if isinstance(target, SerialTarget):
-        return
+        return 0
     from envbuilder.image.choice import NoSuchPlatform, plain_manifest  # noqa: PLC0415  copies are no part of a start
     from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  see above
 
     with contextlib.suppress(NoSuchPlatform):
-        copy_trace(source.target, plain_manifest(source.target, source.what, host_platform_of()), target)
+        return copy_trace(source, plain_manifest(source, what, host_platform_of()), target) or 0
+    return 0

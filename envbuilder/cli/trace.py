@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from envbuilder.cli.adopted import take_over
 from envbuilder.cli.app import App, common
 from envbuilder.cli.command_last import CommandLast
 from envbuilder.cli.complete import environment_names
@@ -36,20 +37,28 @@ from envbuilder.oci.reference import EnvironmentName
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND...]")
 @click.option("--runs", type=click.IntRange(1, 20), default=2, show_default=True, help="Starts that are merged.")
 @click.option("--add", is_flag=True, help="Keep what the image's trace has already.")
+@click.option("--from", "donor", metavar="REF", default="", help="Take over the record of an image that shares layers.")
 @click.option("--no-bundle", is_flag=True, help="Only the list of pages; starts then fetch whole chunks.")
 @click.option("--dry-run", is_flag=True, help="Say what would be recorded, start nothing.")
 @common
 def command(
-    app: App, reference: str, words: tuple[str, ...], runs: int, add: bool, no_bundle: bool, dry_run: bool
+    app: App, reference: str, words: tuple[str, ...], runs: int, add: bool, donor: str, no_bundle: bool, dry_run: bool
 ) -> Result:
     """Record what COMMAND reads at its start, and store it beside the image REF. Prints the digest of the record.
 
     Without COMMAND the commands in [start] of an environment are recorded. Every later start fetches these
     pages first, as one stream. The image and its digest stay as they are.
+
+    With --from nothing is started, and no root needed: the record of another image serves this one as far as they have
+    the same layers. `build` does that by itself for an image that has none, from its parent or the version before.
     """
     begun_s = time.monotonic()
+    if donor and (words or add or no_bundle):
+        raise click.UsageError("--from takes a record as it is: without COMMAND, --add and --no-bundle")
     source = open_source(app, reference)
     image = open_image(source.target, source.what, host_platform_of())
+    if donor:
+        return take_over(app, source, image, donor, dry_run=dry_run)
     commands = (words,) if words else _start_commands(app, source)
     shown = [shlex.join(each) for each in commands]
     value: dict[str, object] = {"pinned": source.pinned, "commands": shown, "runs": runs}

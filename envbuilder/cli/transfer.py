@@ -104,7 +104,7 @@ def transfer(app: App, asked: Transfer) -> Result:
                 value["referrers"] = [str(each.digest) for each in (*more.referrers, *beside)]
                 value["referrers_bytes"] = more.copied_bytes + beside_bytes
             else:
-                follow(source, target)
+                follow(source.target, source.what, target)
                 _say_what_stays(app, source)
             if isinstance(target, SerialTarget):
                 target.finish(source.what)

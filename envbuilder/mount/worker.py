@@ -94,7 +94,7 @@ def serve(
     fetcher.start(open_source(serving, fetcher.counters), background=serving.background, foreseen=foreseen)
     if serving.trace is not None and not foreseen:
         trace = serving.trace.trace
-        fetcher.schedule.want_groups(groups_of(trace.ranges))
+        fetcher.schedule.want_groups(groups_of(trace.own))
         if trace.covers_most_of([each.size for each in serving.devices]):
             fetcher.schedule.want_rest(eager=True)
     flushed = fitted = fetcher.counters.snapshot().fetched_chunks

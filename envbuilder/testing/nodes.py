@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from envbuilder.mount.settings import MountSettings
 from envbuilder.mount.state import MountFolder
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.testing.layers import layer_of, push_image
+from envbuilder.testing.layers import BuiltLayer, layer_of, push_image
 from envbuilder.testing.programs import small_system
 from envbuilder.testing.sources import SwitchedSource
 
@@ -27,20 +28,22 @@ _PROGRAMS = ("sh", "cat", "sleep", "id", "cksum", "env", "ls", "tty", "mkdir", "
 _TAG = "test"
 
 
-def push_test_image(layout: Path) -> None:
-    """Make an image layout at ``layout`` with an image of two layers: programs of this host, and ``data/``.
-
-    The first is cut as layers of old are.
-    """
-    layers = [
+@cache
+def image_layers() -> tuple[BuiltLayer, BuiltLayer]:
+    """The layers of the test image: programs of this host, and ``data/``. The first is cut as layers of old are."""
+    return (
         layer_of(
             [*small_system(_PROGRAMS), directory("data"), file("data/big", BIG), symlink("data/link", "big")],
             name="one",
             chunk_size=GROUP_SIZE,
         ),
         layer_of([file("data/second", BIG[::-1]), file("data/small", b"small\n")], name="two"),
-    ]
-    push_image(LayoutTarget(layout, create=True), layers, tag=_TAG, env={"FROM_IMAGE": "yes"})
+    )
+
+
+def push_test_image(layout: Path) -> None:
+    """Make an image layout at ``layout`` with an image of ``image_layers``."""
+    push_image(LayoutTarget(layout, create=True), image_layers(), tag=_TAG, env={"FROM_IMAGE": "yes"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from envbuilder.mount.chunks.store import ChunkStore, StoredBlob
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.request import Device, Serving
 from envbuilder.mount.startup.delivery import Delivery
-from envbuilder.mount.startup.hot import BadHotPage, FramePlan, FramePlans, HotDevice, Prover, page_root
+from envbuilder.mount.startup.hot import BadHotPage, FramePlan, FramePlans, HotDevice, Prover, page_root, proof_order
 from envbuilder.mount.startup.trace import Trace
 from envbuilder.store.mirrored import DistrustingTarget
 from envbuilder.store.target import PartsTarget, RangeTarget
@@ -54,9 +54,9 @@ def is_usable(serving: Serving) -> bool:
     found = serving.trace
     if found is None or found.hot is None:
         return False
-    touched = [serving.devices[number] for number in {pages.device for pages in found.trace.ranges}]
+    devices = [serving.devices[number] for number in touched(found.trace)]
     return not found.trace.covers_most_of([device.size for device in serving.devices]) and all(
-        page_root(device.blob) is not None and chunk_size(device) for device in touched
+        page_root(device.blob) is not None and chunk_size(device) for device in devices
     )
 
 
@@ -69,8 +69,8 @@ def chunk_size(device: Device) -> int:
 
 
 def touched(trace: Trace) -> list[int]:
-    """The numbers of the devices that ``trace`` touches."""
-    return sorted({pages.device for pages in trace.ranges})
+    """The numbers of the image's devices that ``trace`` touches."""
+    return sorted({pages.device for pages in trace.own})
 
 
 def open_pages(store: ChunkStore, device: Device) -> StoredBlob:
@@ -151,7 +151,7 @@ def _bring(
     trace, hot = serving.trace.trace, serving.trace.hot
     sizes = [trace.proofs, *(frame.size for frame in trace.frames)]
     incoming = _Incoming(source, hot, sizes, serving.wait_limit_s, early)
-    devices = {number: _device(serving, number) for number in touched(trace)}
+    devices = {number: _device(serving, number) for number in proof_order(trace)}
     proofs, prover = incoming.proved(lambda data: Prover(devices, data))
     counters.add("hot_bytes", len(proofs))
     counters.add("fetched_bytes", len(proofs))
@@ -165,6 +165,9 @@ def _bring(
 
 
 def _device(serving: Serving, number: int) -> HotDevice:
+    if number >= len(serving.devices):
+        assert serving.trace is not None
+        return HotDevice(serving.trace.trace.sizes[number], None)
     device = serving.devices[number]
     root = page_root(device.blob)
     assert root is not None
@@ -174,7 +177,7 @@ def _device(serving: Serving, number: int) -> HotDevice:
 def _first_missing(plans: Sequence[FramePlan], blobs: Mapping[int, StoredBlob]) -> int:
     """The first frame of which something is not here."""
     for number, plan in enumerate(plans):
-        if not all(blobs[part.device].has_pages(part.first, part.first + part.count - 1) for part in plan.parts):
+        if not all(blobs[part.device].has_pages(part.first, part.first + part.count - 1) for part in plan.given):
             return number
     return len(plans)
 

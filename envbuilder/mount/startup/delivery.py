@@ -117,7 +117,7 @@ class Delivery:
             OSError, StoreRefused: the store has no room.
         """
         os.nice(_NICE)
-        numbers = sorted({part.device for number in self._only_pushed for part in self._plans[number].parts})
+        numbers = sorted({part.device for number in self._only_pushed for part in self._plans[number].given})
         with ExitStack() as stack:
             try:
                 files = {each: stack.enter_context((self._files / str(each)).open("rb", 0)) for each in numbers}
@@ -125,7 +125,7 @@ class Delivery:
                 _log.debug("unmounted before all was kept: %s", error)
                 return
             for number in self._only_pushed:
-                for neighbours in joined((part, memoryview(b"")) for part in self._plans[number].parts):
+                for neighbours in joined((part, memoryview(b"")) for part in self._plans[number].given):
                     first, last = neighbours[0][0], neighbours[-1][0]
                     whole = first._replace(count=last.first + last.count - first.first)
                     try:

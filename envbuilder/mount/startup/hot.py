@@ -11,6 +11,7 @@ names (layer/pages.py): who made the bundle need not be trusted. Format: docs/fo
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, zip_longest
@@ -48,10 +49,19 @@ Opened: TypeAlias = Sequence[tuple[Part, memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What stands in one frame: the groups, (device, number), whose leaves come first, then the parts."""
+    """What stands in one frame: the groups, (device, number), whose leaves come first, then the parts.
+
+    known: devices from this number on are strangers to the image (``Trace.on``).
+    """
 
     fresh: tuple[tuple[int, int], ...]
     parts: tuple[Part, ...]
+    known: int = sys.maxsize
+
+    @property
+    def given(self) -> Sequence[Part]:
+        """The parts that a ``Prover`` gives: those of the image."""
+        return self.parts if self.known == sys.maxsize else [part for part in self.parts if part.device < self.known]
 
     def own(self) -> dict[tuple[int, int], list[Part]]:
         """The parts of each group, by place: nobody need send leaves of pages that stand in the same frame."""
@@ -84,7 +94,7 @@ class FramePlans(Sequence[FramePlan]):
 
     def __init__(self, trace: Trace) -> None:
         self._made: list[FramePlan] = []
-        self._count, self._more = len(trace.frames), _frames(trace.ranges, [frame.pages for frame in trace.frames])
+        self._count, self._more = len(trace.frames), _planned(trace)
 
     def __len__(self) -> int:
         return self._count
@@ -95,6 +105,25 @@ class FramePlans(Sequence[FramePlan]):
         while len(self._made) <= number:
             self._made.append(next(self._more, FramePlan((), ())))
         return self._made[number]
+
+
+def _planned(trace: Trace) -> Iterator[FramePlan]:
+    """The plans of the frames of ``trace``, as its bundle was made."""
+    plans, numbers = _frames(trace.ranges, [frame.pages for frame in trace.frames]), trace.recorded_as
+    if not numbers:
+        return plans
+
+    def place(part: Part) -> tuple[int, ...]:
+        return (numbers[part.device], *part[1:])
+
+    known = len(trace.devices) - trace.strangers
+    return (FramePlan(plan.fresh, tuple(sorted(plan.parts, key=place)), known) for plan in plans)
+
+
+def proof_order(trace: Trace) -> list[int]:
+    """The numbers of the devices that ``trace`` touches, strangers too, as their proofs follow each other."""
+    numbers = trace.recorded_as
+    return sorted({pages.device for pages in trace.ranges}, key=numbers.__getitem__ if numbers else None)
 
 
 def _frames(ranges: Sequence[Pages], frame_pages: Sequence[int]) -> Iterator[FramePlan]:
@@ -123,10 +152,10 @@ def _frames(ranges: Sequence[Pages], frame_pages: Sequence[int]) -> Iterator[Fra
 
 @dataclass(frozen=True, slots=True)
 class HotDevice:
-    """A device as far as proofs go: bytes of its tar, and the root over its pages."""
+    """A device as far as proofs go: bytes of its tar, and the root over its pages; None: a stranger's."""
 
     size: int
-    root: Digest
+    root: Digest | None
 
     @property
     def groups(self) -> int:
@@ -158,7 +187,7 @@ class Prover:
     """Opens the frames of a bundle, in order, and gives nothing that is not proved."""
 
     def __init__(self, devices: dict[int, HotDevice], proofs: bytes | bytearray) -> None:
-        """devices: those that the trace touches.
+        """devices: those that the trace touches, in ``proof_order``.
 
         Raises:
             BadHotPage: the nodes are not those of the devices.
@@ -168,9 +197,11 @@ class Prover:
         self._leaves: dict[tuple[int, int], bytes] = {}
         self._before = b""
         at = 0
-        for number, device in sorted(devices.items()):
+        for number, device in devices.items():
             nodes = bytes(proofs[at : at + device.groups * HASH_SIZE])
             at += device.groups * HASH_SIZE
+            if device.root is None:
+                continue
             if tree.root(nodes) != device.root:
                 raise BadHotPage(f"hot bundle: the proofs of device {number} are not of the image")
             self._nodes[number] = nodes
@@ -178,7 +209,7 @@ class Prover:
             raise BadHotPage(f"hot bundle: want {at} bytes of proofs, got {len(proofs)}")
 
     def open(self, stored: bytes | bytearray, frame: Frame, plan: FramePlan) -> Opened:
-        """The pages of a frame, every one proved.
+        """The pages of a frame that are of the image, every one proved.
 
         Raises:
             BadHotPage: other bytes than the image's.
@@ -201,11 +232,13 @@ class Prover:
             raise BadHotPage(f"hot bundle: {error}") from error
         cut = [0, *accumulate([*proofs, *sizes])]
         pieces = [memoryview(data)[start:end] for start, end in pairwise(cut)]
-        found = list(zip(plan.parts, pieces[len(proofs) :], strict=True))
+        parts = zip(plan.parts, pieces[len(proofs) :], strict=True)
+        found = [(part, pages) for part, pages in parts if part.device in self._nodes]
         leaves = [(part, tree.leaves(pages)) for part, pages in found]
         by_part = dict(leaves)
         for key, others in zip(plan.fresh, pieces, strict=False):
-            self._leaves[key] = self._joined(key, others, {part: by_part[part] for part in own[key]})
+            if key[0] in self._nodes:
+                self._leaves[key] = self._joined(key, others, {part: by_part[part] for part in own[key]})
         for part, theirs in leaves:  # all of them: a hostile trace may name a part twice
             start = part.first % GROUP_PAGES * HASH_SIZE
             if theirs != self._leaves[part.device, part.group][start : start + len(theirs)]:

@@ -84,7 +84,8 @@ def build_bundle(trace: Trace, layers: Sequence[Descriptor], source: RangeTarget
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
             found = dict(zip(sorted(wanted), pool.map(_copy_pages, *zip(*work, strict=True)), strict=True))
         frames, proofs = _write(plans, found, spool, file, jobs)
-        return replace(trace, frames=frames, proofs=proofs)
+        sizes = tuple(found[number].size if number in found else 0 for number in range(len(layers)))
+        return replace(trace, frames=frames, proofs=proofs, sizes=sizes)
     finally:
         spool.unlink(missing_ok=True)
 

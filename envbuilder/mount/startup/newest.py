@@ -20,28 +20,31 @@ MAX_DIGITS = 16
 def newest_trace(source: Target, subject: Descriptor, *, at_once: bool = False) -> Descriptor | None:
     """The newest trace that is listed for the manifest ``subject``; ``at_once``: see ``referrers``."""
     found = referrers(source, subject, media_types.TRACE_ARTIFACT, at_once=at_once)
-    return max(found, key=_made_at, default=None)
+    return max(found, key=made_at, default=None)
 
 
-def _made_at(what: Descriptor) -> int:
+def made_at(what: Descriptor) -> int:
+    """When a trace was made as its list says, seconds since the epoch; 0: unknown."""
     text = what.annotations.get(media_types.TRACE_MADE, "")
     return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0
 
 
-def copy_trace(source: Target, subject: Descriptor, target: Target) -> bool:
-    """Let the newest trace of the manifest ``subject``, which ``target`` has too, follow it; False when there is none.
+def copy_trace(source: Target, subject: Descriptor, target: Target) -> int | None:
+    """Let the newest trace of the manifest ``subject``, which ``target`` has too, follow it.
+
+    Bytes moved; None when there is none.
 
     Raises:
         DigestMismatch, UnavailableError, ...: as any copy.
     """
     what = newest_trace(source, subject)
     if what is None:
-        return False
+        return None
     from envbuilder.mount.startup.trace import InvalidTrace  # noqa: PLC0415  see above
     from envbuilder.store.copy import copy  # noqa: PLC0415  copies are no part of a start
 
     read_referrer(source, what, subject)
     # As any copy: what the target remembers and no longer has is sent again.
-    copy(source, plain(what), target, finish=False)
+    report = copy(source, plain(what), target, finish=False)
     attach_manifest(target, subject, fetch_whole(source, what, MAX_MANIFEST_SIZE, InvalidTrace))
-    return True
+    return report.copied_bytes

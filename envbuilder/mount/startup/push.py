@@ -82,7 +82,7 @@ class Pusher:
             self.is_over = True
 
     def _stored(self, plan: FramePlan) -> Iterator[tuple[Part, memoryview]]:
-        for part in plan.parts:
+        for part in plan.given:
             blob, offset = self._blobs[part.device], part.first * PAGE_SIZE
             data = memoryview(bytearray(min(part.count * PAGE_SIZE, blob.size - offset)))
             blob.read(offset, data)

@@ -1,14 +1,15 @@
 """A start-up trace: which pages of an image a command reads at its start, and in which order. Pure.
 
-A trace is a hint and never trusted: whatever it says, bytes are checked against the image's own digests.
-Format: docs/formats/trace.md.
+A trace is a hint and never trusted: whatever it says, bytes are checked against the image's own digests. It is of
+layers, so that it serves every image that has some of them. Format: docs/formats/trace.md.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ MAX_FRAME = 8 << 20
 
 
 class InvalidTrace(IntegrityError):
-    """A start-up trace is malformed or of another image; the image starts without it."""
+    """A start-up trace is malformed or of other layers; the image starts without it."""
 
 
 class Pages(NamedTuple):
@@ -60,9 +61,13 @@ class Frame:
 class Trace:
     """What starts of an image read.
 
-    image: digest of the platform's plain manifest. devices: digests of its layers, in order.
+    image: digest of the plain manifest that was started. devices: digests of its layers, in order.
     ranges: in reading order, without overlaps. read_ahead: bytes that EROFS read ahead when it was recorded.
     frames: of the hot bundle; empty when there is none. proofs: bytes of the bundle before its first frame.
+    sizes: bytes of each device's tar, 0 where none of it is in the bundle; empty when they were not noted.
+
+    Of another image's layers (``on``): strangers: how many of the devices, the last, that image lacks.
+    recorded_as: the number that each device had in the bundle, -1 for none; empty: the same.
     """
 
     image: Digest
@@ -73,15 +78,66 @@ class Trace:
     ranges: tuple[Pages, ...]
     frames: tuple[Frame, ...] = ()
     proofs: int = 0
+    sizes: tuple[int, ...] = ()
+    strangers: int = 0
+    recorded_as: tuple[int, ...] = ()
 
     @property
     def pages(self) -> int:
         """Pages in all."""
         return sum(map(_COUNT, self.ranges))
 
+    @property
+    def own(self) -> tuple[Pages, ...]:
+        """The ranges of devices that are no strangers."""
+        known = len(self.devices) - self.strangers
+        return tuple(pages for pages in self.ranges if pages.device < known) if self.strangers else self.ranges
+
+    def on(self, layers: Sequence[Digest]) -> Trace:
+        """This trace, as recorded, for an image of ``layers``: they are its devices, in their order.
+
+        What is of layers that the image lacks is left out. Where that stands in the bundle its devices follow as
+        strangers, so that what comes behind it is found.
+
+        Raises:
+            InvalidTrace: it is of none of ``layers``.
+        """
+        if self.devices == tuple(layers):
+            return self
+        free: dict[Digest, list[int]] = defaultdict(list)
+        for number in reversed(range(len(layers))):
+            free[layers[number]].append(number)
+        matches = [free[digest].pop() if free.get(digest) else -1 for digest in self.devices]
+        touched = {pages.device for pages in self.ranges}
+        strange = [old for old in sorted(touched) if matches[old] < 0]
+        if len(strange) == len(touched):
+            raise InvalidTrace(f"trace of {self.image}: it is of other layers than the image's")
+        bundled = bool(self.frames) and all(self.sizes and self.sizes[old] for old in strange)
+        if not bundled:
+            strange = []
+        for place, old in enumerate(strange, len(layers)):
+            matches[old] = place
+        recorded_as = [-1] * (len(layers) + len(strange))
+        for old, new in enumerate(matches):
+            if new >= 0:
+                recorded_as[new] = old
+        return replace(
+            self,
+            devices=(*layers, *(self.devices[old] for old in strange)),
+            ranges=tuple(
+                Pages(matches[device], first, count) for device, first, count in self.ranges if matches[device] >= 0
+            ),
+            frames=self.frames if bundled else (),
+            proofs=self.proofs if bundled else 0,
+            sizes=tuple(self.sizes[old] if self.sizes and old >= 0 else 0 for old in recorded_as),
+            strangers=len(strange),
+            recorded_as=tuple(recorded_as),
+        )
+
     def covers_most_of(self, sizes: Sequence[int]) -> bool:
         """Whether it has half of the bytes of devices of ``sizes``: then pulling everything is as quick."""
-        return self.pages * PAGE_SIZE * 2 > sum(sizes)
+        own: int = sum(map(_COUNT, self.own))
+        return own * PAGE_SIZE * 2 > sum(sizes)
 
     def dump(self) -> bytes:
         """The trace as it is stored."""
@@ -95,6 +151,7 @@ class Trace:
             "ranges": [[pages.device, pages.first, pages.count] for pages in self.ranges],
             "frames": [[frame.size, frame.pages, frame.sha256] for frame in self.frames],
             "proofs": self.proofs,
+            "sizes": list(self.sizes),
         }
         return zstandard.ZstdCompressor(level=_LEVEL).compress(canonical_json(value))
 
@@ -140,7 +197,10 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
             for size, pages, sha256 in (value["frames"] if value["format"] == _FORMAT else ())
         ),
         proofs=_number(value["proofs"], 1 << 30),
+        sizes=tuple(_number(size, _MAX_PAGE * PAGE_SIZE) for size in value.get("sizes", ())),
     )
+    if trace.sizes and len(trace.sizes) != len(devices):
+        raise InvalidTrace(f"{source}: trace: want the sizes of {len(devices)} devices, got {len(trace.sizes)}")
     if trace.frames and sum(frame.pages for frame in trace.frames) != trace.pages:
         raise InvalidTrace(f"{source}: trace: its frames hold other pages than its ranges name")
     if not trace.ranges or 0 in map(_COUNT, trace.ranges):

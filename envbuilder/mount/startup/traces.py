@@ -42,6 +42,15 @@ class FoundTrace:
     trace: Trace
     hot: Descriptor | None
 
+    def on(self, image: OpenImage) -> FoundTrace:
+        """The same for ``image``, which need not be what was recorded.
+
+        Raises:
+            InvalidTrace: no layer of it was.
+        """
+        trace = self.trace.on([layer.digest for layer in image.manifest.layers])
+        return FoundTrace(trace=trace, hot=self.hot if trace.frames else None)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process go the columns of its thousands of ranges: a quarter of the time that parsing takes."""
         columns = [array("Q", column).tobytes() for column in zip(*self.trace.ranges, strict=True)]
@@ -64,7 +73,7 @@ class TraceSearch:
 
     def begin(self, subject: Descriptor) -> None:
         """Look for the newest trace of the manifest ``subject``."""
-        self._found = begun(partial(_search, self._source, subject, self._named), "trace")
+        self._found = begun(partial(recorded_of, self._source, subject, self._named), "trace")
 
     def early(self) -> int:
         """The end of a pipe that the bundle comes through, which is the caller's now; -1: it does not come."""
@@ -82,15 +91,10 @@ class TraceSearch:
             assert self._found is not None
         try:
             found = self._found.result()
-            if found is not None and (
-                found.trace.image != image.descriptor.digest
-                or found.trace.devices != tuple(layer.digest for layer in image.manifest.layers)
-            ):
-                raise InvalidTrace(f"{self._source.name}: want a trace of {image.descriptor.digest}")
+            return found.on(image) if found else None
         except EnvbuilderError as error:
             _log.warning("%s: started without its trace: %s", image.descriptor.digest, error)
             return None
-        return found
 
 
 def find_trace(source: RangeTarget, image: OpenImage) -> FoundTrace | None:
@@ -98,9 +102,14 @@ def find_trace(source: RangeTarget, image: OpenImage) -> FoundTrace | None:
     return TraceSearch(source).result(image)
 
 
-def _search(
-    source: Target, subject: Descriptor, named: Callable[[Descriptor, Descriptor | None], None]
+def recorded_of(
+    source: Target, subject: Descriptor, named: Callable[[Descriptor, Descriptor | None], None] = lambda *_: None
 ) -> FoundTrace | None:
+    """The newest trace beside the manifest ``subject``, as it was recorded; ``named``: told first where it is.
+
+    Raises:
+        InvalidTrace: malformed. NotFound, UnavailableError, ...: as any reading.
+    """
     what = newest_trace(source, subject, at_once=True)
     if what is None:
         return None
@@ -148,10 +157,18 @@ def attach_trace(
 
     made_at_s: seconds since the epoch, by which the newest is found where older ones cannot be taken away.
     """
+    hot = (_describe_file(bundle), lambda: bundle.open("rb")) if bundle else None
+    return attach_found(target, image, trace, hot, made_at_s=made_at_s)
+
+
+def attach_found(
+    target: Target, image: OpenImage, trace: Trace, hot: tuple[Descriptor, Opener] | None, *, made_at_s: int
+) -> Descriptor:
+    """The same; ``hot``: the bundle, wherever it is."""
     stored = trace.dump()
     blobs: list[tuple[Descriptor, Opener]] = [(describe(stored, media_types.TRACE), partial(io.BytesIO, stored))]
-    if bundle is not None:
-        blobs.append((_describe_file(bundle), lambda: bundle.open("rb")))
+    if hot is not None:
+        blobs.append(hot)
     notes = {media_types.TRACE_MADE: str(made_at_s)}
     for name, (blob, _) in zip((media_types.TRACE_STORED, media_types.TRACE_HOT), blobs, strict=False):
         notes[name] = f"{blob.digest} {blob.size}"

@@ -45,7 +45,7 @@ def record(
     """
     if not options:
         raise NothingToTrace(f"{image.root.digest}: want a command")
-    seen: list[Sequence[Pages]] = [earlier.ranges] if earlier else []
+    seen: list[Sequence[Pages]] = [earlier.own] if earlier else []
     with tempfile.TemporaryDirectory(prefix="envbuilder-trace-") as folder:
         for _ in range(runs):
             for option in options:

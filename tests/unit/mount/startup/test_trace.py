@@ -21,8 +21,18 @@ TRACE = Trace(
 )
 
 
-def test_a_trace_comes_back_as_it_was_stored():
-    assert parse_trace(TRACE.dump(), source="test") == TRACE
+@pytest.mark.parametrize("sizes", [(), (0, 4096)])
+def test_a_trace_comes_back_as_it_was_stored(sizes):
+    trace = replace(TRACE, sizes=sizes)
+
+    assert parse_trace(trace.dump(), source="test") == trace
+
+
+def test_a_trace_of_an_earlier_version_notes_no_sizes():
+    value = json.loads(zstandard.ZstdDecompressor().decompress(TRACE.dump()))
+    del value["sizes"]
+
+    assert parse_trace(zstandard.compress(canonical_json(value)), source="test") == TRACE
 
 
 @pytest.mark.parametrize(
@@ -37,6 +47,9 @@ def test_a_trace_comes_back_as_it_was_stored():
         replace(TRACE, frames=(Frame(1 << 30, 4, Digest.of(b"frame").hex),)),
         replace(TRACE, frames=(Frame(100, 4, "../x"),)),
         replace(TRACE, read_ahead=1 << 30),
+        replace(TRACE, sizes=(1,)),
+        replace(TRACE, sizes=(1, -1)),
+        replace(TRACE, sizes=(1, 1 << 60)),
     ],
 )
 def test_a_trace_that_contradicts_itself_is_refused(bad):

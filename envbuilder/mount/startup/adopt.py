@@ -1,0 +1,70 @@
+"""A trace is of layers, so that it serves other images with these layers: a child's, or the next version's.
+
+Trace and bundle are taken over as they are, blob for blob: a registry that has them has nothing more to store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from envbuilder.digest import Descriptor
+from envbuilder.errors import RefusedError
+from envbuilder.image.inspect import OpenImage
+from envbuilder.mount.startup.newest import made_at, newest_trace
+from envbuilder.mount.startup.trace import InvalidTrace
+from envbuilder.mount.startup.traces import FoundTrace, attach_found, recorded_of
+from envbuilder.store.target import Target
+
+
+class NoTrace(RefusedError):
+    """An image has no start-up trace that another could take over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A trace as it was recorded with another image; ``share``: of its pages those that are of this image's layers."""
+
+    found: FoundTrace
+    share: float
+    made_at_s: int
+
+
+def offer(source: Target, donor: Descriptor, image: OpenImage) -> Offer:
+    """What the newest trace of the manifest ``donor`` would be to ``image``.
+
+    Raises:
+        NoTrace: there is none. InvalidTrace: it is malformed, or of other layers. UnavailableError, ...: the source.
+    """
+    what, found = newest_trace(source, donor), recorded_of(source, donor)
+    if what is None or found is None:
+        raise NoTrace(f"{source.name}: {donor.digest} has no start-up trace", hint="Run: envbuilder trace REF.")
+    own = found.on(image).trace.own
+    share = sum(pages.count for pages in own) / found.trace.pages
+    return Offer(found=found, share=share, made_at_s=made_at(what))
+
+
+def best_offer(source: Target, donors: Iterable[Descriptor], image: OpenImage, *, least: float) -> Offer | None:
+    """The trace of one of ``donors`` with the largest share, the newest of several; None: none has ``least``."""
+    offers = filter(None, (_offer(source, donor, image) for donor in donors))
+    best = max(offers, key=lambda each: (each.share, each.made_at_s), default=None)
+    return best if best and best.share >= least else None
+
+
+def _offer(source: Target, donor: Descriptor, image: OpenImage) -> Offer | None:
+    try:
+        return offer(source, donor, image)
+    except (NoTrace, InvalidTrace):
+        return None
+
+
+def adopt(source: Target, offered: Offer, target: Target, image: OpenImage, *, made_at_s: int) -> Descriptor:
+    """Store what ``source`` offered beside ``image`` in ``target``, in place of older traces.
+
+    Raises:
+        NotFound: ``target`` has no such image. DigestMismatch, UnavailableError, ...: as any copy.
+    """
+    hot = offered.found.hot
+    bundle = (hot, partial(source.fetch, hot)) if hot else None
+    return attach_found(target, image, offered.found.trace, bundle, made_at_s=made_at_s)

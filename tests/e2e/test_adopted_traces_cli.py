@@ -1,0 +1,95 @@
+"""An image that has no start-up trace takes over that of what it comes from, and any image that of another on demand."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from envbuilder.image.inspect import open_image
+from envbuilder.mount.startup.trace import Pages, Trace
+from envbuilder.mount.startup.traces import attach_trace, find_trace
+from envbuilder.oci.platform import Platform
+from envbuilder.store.layout import LayoutTarget
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
+
+ANOTHER_FILE = '\n[[files]]\nsource = "motd"\npath = "/etc/motd"\n'
+
+
+def opened(place, tag):
+    layout = LayoutTarget(place)
+    return layout, open_image(layout, layout.lookup(tag), Platform.parse("linux/x86_64"))
+
+
+@pytest.fixture
+def traced(cli, hello, tmp_path):
+    """The command with a store of its own, whose ``hello`` has a trace: a page of its last layer, four of each other."""
+    shutil.copytree(hello.store, tmp_path / "here", copy_function=os.link)  # others expect their ``hello`` in theirs
+    cli = replace(cli, store=tmp_path / "here")
+    store, image = opened(cli.store, "hello-1")
+    devices = tuple(layer.digest for layer in image.manifest.layers)
+    ranges = tuple(Pages(number, 0, 4 if number < len(devices) - 1 else 1) for number in range(len(devices)))
+    trace = Trace(
+        image=image.descriptor.digest, devices=devices, commands=("x",), runs=1, read_ahead=8192, ranges=ranges
+    )
+    attach_trace(store, image, trace, None, made_at_s=7)
+    return cli
+
+
+def bump(cli):
+    folder = cli.project / "images/hello"
+    (folder / "motd").write_text("hello\n")
+    (folder / "env.toml").write_text((folder / "env.toml").read_text() + ANOTHER_FILE)
+    cli("lock", "hello")
+
+
+def test_the_next_version_takes_over_the_trace_and_a_push_takes_it_along(traced, registry):
+    before = find_trace(*opened(traced.store, "hello-1"))
+    bump(traced)
+
+    (built,) = traced.json("build", "hello")
+
+    assert 0.9 < built["adopted_trace"]["share"] < 1
+    after = find_trace(*opened(traced.store, "hello-1"))
+    assert after.trace.pages == before.trace.pages - 1
+    assert traced.json("build", "hello")[0].get("adopted_trace") is None
+    there = f"{registry.host}/adopted/hello:1"
+    traced("build", "hello", "--to", there)
+    types = {each["artifactType"] for each in traced.json("discover", there)["referrers"]}
+    assert "application/vnd.envbuilder.trace.v1" in types
+
+
+def test_where_the_predecessor_is_in_the_registry_alone_its_trace_is_taken_over_there(traced, registry, tmp_path):
+    there = f"{registry.host}/adopted/elsewhere"
+    traced("build", "hello", "--to", f"{there}:1", "--record")
+    bump(traced)
+    elsewhere = replace(traced, store=tmp_path / "elsewhere")
+
+    (built,) = elsewhere.json("build", "hello", "--to", f"{there}:2")
+
+    assert 0.9 < built["adopted_trace"]["share"] < 1
+    types = {each["artifactType"] for each in traced.json("discover", f"{there}:2")["referrers"]}
+    assert "application/vnd.envbuilder.trace.v1" in types
+
+
+def test_the_trace_of_an_image_that_is_named_is_taken_over(traced, tmp_path):
+    traced("copy", f"oci:{traced.store}:hello-1", f"oci:{tmp_path}/donor:1")
+    bump(traced)
+    other = replace(traced, store=tmp_path / "other")
+    other("build", "hello")
+    assert find_trace(*opened(other.store, "hello-1")) is None
+
+    said = other.json("trace", "hello", "--from", f"oci:{tmp_path}/donor:1", "--dry-run")
+    assert find_trace(*opened(other.store, "hello-1")) is None
+    done = other.json("trace", "hello", "--from", f"oci:{tmp_path}/donor:1")
+
+    assert {**said, "digest": done["digest"]} == done
+    assert 0.9 < done["share"] < 1
+    assert done["commands"] == ["x"]
+    assert find_trace(*opened(other.store, "hello-1")) is not None
+
+
+@pytest.mark.parametrize("more", [("--add",), ("--no-bundle",), ("--", "python3")])
+def test_what_has_no_meaning_beside_a_donor_is_refused(traced, more):
+    assert "--from" in traced("trace", "hello", "--from", "hello", *more, status=2).stderr
