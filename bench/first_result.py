@@ -42,14 +42,14 @@ def run(bench: Bench) -> Outcome:
     with registry(bench.work / "near", data=data) as at:
         _, pinned = build_to(bench.env, store=bench.folder("store"), host=at.host, log=bench.log)
         image_bytes = at.stored()
-        traced = result(_trace(bench, at, pinned, command))
+        traced = result(recorded(bench, at, pinned, command))
         trace_bytes = at.stored() - image_bytes
     remove(bench.work / "store")
     digest = pinned.rpartition("@")[2]
     repository = f"env/{bench.env}"
     columns: dict[str, Column] = {}
     with distant_registry(bench.work / "far", data=data, rate=_RATE) as far:
-        rate = _rate(far, repository)
+        rate = link_rate(far, repository)
         reference = f"{far.host}/{repository}@{digest}"
         root = peer_disk.unpack(bench, far, repository, digest)
         disk = _median([_disk(bench, root, command) for _ in range(_REPEAT)])
@@ -58,11 +58,11 @@ def run(bench: Bench) -> Outcome:
             "CPU seconds": round(disk.cpu_seconds, 2),
         }
         remove(root)
-        columns["ours traced"] = quick = _middle([_ours(bench, far, data, reference, command) for _ in range(_REPEAT)])
-        columns["ours lazy"] = _middle(
-            [_ours(bench, far, data, reference, command, trace="off") for _ in range(_REPEAT)]
+        columns["ours traced"] = quick = middle([start(bench, far, data, reference, command) for _ in range(_REPEAT)])
+        columns["ours lazy"] = middle(
+            [start(bench, far, data, reference, command, trace="off") for _ in range(_REPEAT)]
         )
-        columns["ours full"] = full = _ours(bench, far, data, reference, command, "--full")
+        columns["ours full"] = full = start(bench, far, data, reference, command, "--full")
         columns["podman"] = podman = _podman(bench, far, data, reference, command)
         columns["skopeo copy"] = _copy(bench, far, data, reference)
 
@@ -107,7 +107,7 @@ def run(bench: Bench) -> Outcome:
     )
 
 
-def _trace(bench: Bench, at: Registry, pinned: str, command: list[str]) -> Cost:
+def recorded(bench: Bench, at: Registry, pinned: str, command: list[str]) -> Cost:
     state = bench.folder("state")
     environ = {f"ENVBUILDER_{name}": str(state / name.lower()) for name in ("STATE", "CHUNKS", "STORE", "CACHE")}
     environ["ENVBUILDER_REGISTRIES_INSECURE"] = at.host
@@ -116,7 +116,7 @@ def _trace(bench: Bench, at: Registry, pinned: str, command: list[str]) -> Cost:
     return cost
 
 
-def _ours(
+def start(
     bench: Bench, far: Registry, data: Path, reference: str, command: list[str], *flags: str, trace: str = "on"
 ) -> Column:
     state = bench.folder("state")
@@ -183,7 +183,7 @@ def _disk(bench: Bench, root: Path, command: list[str]) -> Cost:
     return peer_disk.start(bench, root, command)
 
 
-def _rate(far: Registry, repository: str) -> float:
+def link_rate(far: Registry, repository: str) -> float:
     blobs = far.data / "docker/registry/v2/blobs/sha256"
     largest = max(blobs.rglob("data"), key=lambda file: file.stat().st_size)
     return raw_rate(far, urllib.parse.quote(repository), f"sha256:{largest.parent.name}", largest.stat().st_size)
@@ -194,6 +194,6 @@ def _median(costs: list[Cost]) -> Cost:
     return next(cost for cost in costs if cost.first_output_s == middle)
 
 
-def _middle(columns: list[Column]) -> Column:
+def middle(columns: list[Column]) -> Column:
     middle = statistics.median_low([float(column["first result s"]) for column in columns])
     return next(column for column in columns if column["first result s"] == middle)

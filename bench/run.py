@@ -24,6 +24,7 @@ SCENARIOS = (
     "build_push",
     "bump",
     "first_result",
+    "relatives",
     "loopback",
     "latency",
     "node_start",
