@@ -1,6 +1,5 @@
 """First result of a command in images that nobody recorded: a child, and the next version, of one that was.
 
-
 Registry at 1 Gbit/s, nothing of the image on this machine. What was recorded with the first image is taken over by the
 next version in its build, and by the child with ``trace --from``; the peer is the same start without.
 """

@@ -40,7 +40,7 @@ def command(app: App, action: str, down_to: str, dry_run: bool) -> Result:
         value = {"bytes": total, "limit": limit, "blobs": [blob.to_json() for blob in blobs]}
         rows = [
             (
-                f"sha256:{blob.digest[:12]}",
+                (blob.layer or f"sha256:{blob.digest}")[: len("sha256:") + 12],
                 human_size(blob.size),
                 human_size(blob.whole),
                 "whole" if blob.complete else "part",

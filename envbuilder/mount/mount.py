@@ -227,7 +227,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
         sizes = device_sizes(metadata, image.lazy)
         devices = tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True))
-        here = map(ChunkStore(cache / "chunks").is_complete, (each.digest for each in image.lazy.devices), sizes)
+        here = map(ChunkStore(cache / "chunks").is_complete, (each.stored_as for each in devices), sizes)
         # What is here whole needs no foresight, and does not wait for it.
         trace = search.result(image) if search and not all(here) else None
     elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):

@@ -15,14 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.digest import Descriptor, Digest, canonical_json
 from envbuilder.errors import EnvbuilderError, HostError, IntegrityError, RefusedError, SpecError, UnavailableError
 from envbuilder.mount.chunks.eviction import NO_QUOTA, Quota
 from envbuilder.mount.startup.traces import FoundTrace
+from envbuilder.oci import media_types
 
 _SIZE = struct.Struct("<Q")
 #: Bytes of a request: some KiB for each of at most 127 layers.
 _MAX_SIZE = 64 << 20
+#: What a manifest says of a layer that its chunks and pages are proved by.
+_PROOFS = (media_types.EROFS_CHUNK_INDEX_RANGE, media_types.EROFS_CHUNK_INDEX_DIGEST, media_types.LAYER_PAGES)
 _FAMILIES: Mapping[int, type[EnvbuilderError]] = {
     family.exit_code: family
     for family in (EnvbuilderError, SpecError, IntegrityError, UnavailableError, HostError, RefusedError)
@@ -47,8 +50,13 @@ class Device:
 
     @property
     def stored_as(self) -> Digest:
-        """Its name in the chunk store."""
-        return self.key or self.blob.digest
+        """Its name in the chunk store: of the layer and all that its chunks and pages are proved by.
+
+        A manifest may say anything of a layer that another image has, too: who says otherwise shares nothing with it
+        (docs/decisions/0015).
+        """
+        said = [self.blob.annotations.get(name, "") for name in _PROOFS]
+        return self.key or Digest.of(canonical_json([str(self.blob.digest), self.size, *said]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from envbuilder.digest import Digest, InvalidDigest
 from envbuilder.mount.chunks.quota import NO_QUOTA, Quota, existing
-from envbuilder.mount.chunks.store import ChunkStore
+from envbuilder.mount.chunks.store import LAYER, ChunkStore
 from envbuilder.store.files import is_locked
 
 # How much it may take is looked for here, too.
@@ -42,9 +43,12 @@ _FREE_SHARE, _FREE_SIZE = 0.02, 2 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobUse:
-    """One blob: sha256 as hex, bytes on disk and of the whole tar, when it was last used, seconds since the epoch."""
+    """One blob: its name in the store and the digest of its layer, bytes on disk and of the whole tar, when it was last
+    used, seconds since the epoch.
+    """
 
     digest: str
+    layer: str
     size: int
     whole: int
     used_at: float
@@ -85,12 +89,21 @@ def _use(folder: Path, in_use: Collection[str]) -> BlobUse:
         size = sum(entry.stat(follow_symlinks=False).st_blocks * _BLOCK for entry in entries)
     return BlobUse(
         digest=folder.name,
+        layer=_layer(folder),
         size=size,
         whole=_size(folder / "data"),
         used_at=(folder / "lock").stat().st_mtime,
         complete=(folder / "complete").exists(),
         in_use=folder.name in in_use or is_locked(folder / "data"),
     )
+
+
+def _layer(folder: Path) -> str:
+    """What somebody wrote there, or "" from a version that wrote nothing."""
+    try:
+        return str(Digest.parse((folder / LAYER).read_text()))
+    except (OSError, ValueError, InvalidDigest):
+        return ""
 
 
 def plan_eviction(blobs: Collection[BlobUse], limit: int | None) -> EvictionPlan:

@@ -9,6 +9,9 @@
     blobs/<sha256>/starts             where each chunk begins in ``data``: 8 bytes a chunk
     blobs/<sha256>/sums               CRC-32 of each durable chunk, 4 bytes a chunk: what ``fsck`` compares
     blobs/<sha256>/lock               flock held for moments, while the files are made or a map is written
+    blobs/<sha256>/layer              the digest of the layer, for people
+
+A blob's name is not its layer's digest, but of all that proves its bytes (``Device.stored_as``).
 
 Who uses a blob holds a shared flock on its ``data``: what may be evicted is what can be locked exclusively
 (eviction.py). When a blob was last used is the time of its ``lock``.
@@ -40,6 +43,8 @@ from envbuilder.mount.chunks.whole import boot_id, hold, is_whole, present_file
 #: Bytes of one write. A larger one gets larger folios of the page cache, from memory that lay free for long: where a
 #: host takes such back, 1 MiB at a time cost 1.7 CPU seconds of a start of ``ai``, and this 0.1.
 _PIECE = 256 << 10
+#: The file that says which layer a blob is.
+LAYER = "layer"
 #: Times that a blob is opened again when it was evicted in the moment of opening.
 _OPENINGS = 5
 
@@ -87,8 +92,8 @@ class ChunkStore:
                 finally:
                     blob.close()
 
-    def open(self, digest: Digest, starts: Sequence[int], size: int) -> StoredBlob:
-        """The chunks of a blob that begin at ``starts`` (uncompressed bytes) and end at ``size``.
+    def open(self, digest: Digest, starts: Sequence[int], size: int, *, layer: Digest | None = None) -> StoredBlob:
+        """The chunks of a blob that begin at ``starts`` (uncompressed bytes) and end at ``size``; ``layer``: it is of.
 
         Raises:
             StoreRefused: it cannot be written (disk full, read-only, another owner).
@@ -97,6 +102,8 @@ class ChunkStore:
         for left in reversed(range(_OPENINGS)):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if layer and not (folder / LAYER).exists():
+                    (folder / LAYER).write_text(str(layer))
                 return StoredBlob(folder, starts, size)
             except Evicted:  # noqa: PERF203 - tried again
                 if not left:

@@ -233,17 +233,19 @@ class Fetcher:
         """Get the chunk index, from the store or the source, and plan the reads that wait for it."""
         descriptor = blob.device.blob
         source = f"layer {descriptor.digest}"
-        index = read_spans(blob.device) or self._read_index(descriptor, source)
+        index = read_spans(blob.device) or self._read_index(blob.device, source)
         if index.size != blob.size or len(index) == 0:
             raise BadChunk(f"{source}: chunk index: want {blob.size} bytes of tar, got {index.size}")
         if (stored := blob.here()) is None:
-            stored = self._store.open(blob.device.stored_as, index.offsets[:-1], index.size)
+            name = blob.device.stored_as
+            stored = self._store.open(name, index.offsets[:-1], index.size, layer=descriptor.digest)
         elif not blob.fits(index):
             raise BadChunk(f"{source}: chunk index: its chunks are not all of the size that its length tells")
         self._schedule.opened(blob, index, stored)
 
-    def _read_index(self, descriptor: Descriptor, source: str) -> ChunkIndex:
-        frame = self._store.read_index(descriptor.digest)
+    def _read_index(self, device: Device, source: str) -> ChunkIndex:
+        descriptor = device.blob
+        frame = self._store.read_index(device.stored_as)
         if frame is not None:
             try:
                 return open_index(descriptor, frame, source=source)
@@ -255,7 +257,7 @@ class Fetcher:
         frame = self._source.fetch_range(descriptor, where[0], where[1] - where[0])
         index = open_index(descriptor, frame, source=source)
         self._schedule.count(fetched_bytes=len(frame))
-        self._store.write_index(descriptor.digest, frame)
+        self._store.write_index(device.stored_as, frame)
         return index
 
     def _fetch(self, job: Job) -> None:

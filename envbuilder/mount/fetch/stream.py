@@ -79,7 +79,8 @@ def open_pages(store: ChunkStore, device: Device) -> StoredBlob:
     Raises:
         StoreRefused, OSError: the store cannot be written.
     """
-    opened = store.open(device.blob.digest, range(0, device.size, chunk_size(device)), device.size)
+    starts = range(0, device.size, chunk_size(device))
+    opened = store.open(device.stored_as, starts, device.size, layer=device.blob.digest)
     opened.with_pages()
     return opened
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.digest import Descriptor, Digest, canonical_json
 from envbuilder.errors import EnvbuilderError, IntegrityError, SpecError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer import erofs_format
@@ -30,7 +30,8 @@ from envbuilder.mount.foreign.spans import SpanMap, read_spans
 from envbuilder.mount.foreign.toc import ForeignLayer, read_table
 from envbuilder.mount.request import Device
 from envbuilder.mount.unpack.layers import NotUnpacked
-from envbuilder.oci.tables import has_table
+from envbuilder.oci import media_types
+from envbuilder.oci.tables import chunked_notes, has_table
 from envbuilder.store.files import only_one
 from envbuilder.store.target import RangeTarget
 
@@ -73,8 +74,9 @@ def foreign_image(
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with only_one(folder / f"{image.descriptor.digest.hex}.lock"):
-            found = _kept(kept, image, cache, store)
-            return found or _make(_Maker(image, source, folder, store, progress, trusted), kept, cache)
+            believed = source.name if trusted else ""
+            found = _kept(kept, image, cache, store, believed)
+            return found or _make(_Maker(image, source, folder, store, progress, believed), kept, cache)
     except (IntegrityError, SpecError, NoGzipIndex) as error:
         _log.warning("%s: cannot be read lazily: %s", image.root.digest, error)
         return None
@@ -89,15 +91,21 @@ class _Maker:
     folder: Path
     store: ChunkStore
     progress: Progress
-    trusted: bool
+    believed: str
 
 
-def device_key(layer: Descriptor) -> Digest:
-    """The name of a layer's device in the chunk store: it is not the blob, and other ways would cut it otherwise."""
-    return Digest.of(f"{_FORMAT} {'table' if has_table(layer) else 'tar'} {layer.digest}".encode())
+def device_key(layer: Descriptor, believed: str = "") -> Digest:
+    """The name of a layer's device in the chunk store: of the way it is cut, and what its pieces are proved by.
+
+    A manifest may name any table of a layer that another image has, too. believed: whose word is taken for a layer
+    without a table: the repository's, or "" where it is pulled whole.
+    """
+    notes = layer.annotations
+    table = (notes.get(media_types.STARGZ_TOC_DIGEST), chunked_notes(notes), layer.size) if has_table(layer) else None
+    return Digest.of(canonical_json([_FORMAT, str(layer.digest), table or believed]))
 
 
-def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore) -> ForeignImage | None:
+def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore, believed: str) -> ForeignImage | None:
     """What was made before, if all of it is still here and can be read."""
     try:
         value = json.loads(kept.read_bytes())
@@ -105,7 +113,7 @@ def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore) -> Forei
         if value["format"] != _FORMAT or Digest.of(metadata.read_bytes()) != Digest.parse(value["metadata"]):
             return None
         devices = [
-            _device(layer, int(size), cache / "foreign")
+            _device(layer, int(size), cache / "foreign", believed)
             for layer, size in zip(image.manifest.layers, value["sizes"], strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError, EnvbuilderError):
@@ -115,8 +123,8 @@ def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore) -> Forei
     return None
 
 
-def _device(layer: Descriptor, size: int, folder: Path) -> Device:
-    key = device_key(layer)
+def _device(layer: Descriptor, size: int, folder: Path, believed: str) -> Device:
+    key = device_key(layer, believed)
     return Device(layer, size, key, folder / f"{key.hex}.spans")
 
 
@@ -146,7 +154,8 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
         moved = before + layer.size
         maker.progress(moved, total)
     devices = [
-        _device(layer, made.spans.size, maker.folder) for layer, made in zip(image.manifest.layers, layers, strict=True)
+        _device(layer, made.spans.size, maker.folder, maker.believed)
+        for layer, made in zip(image.manifest.layers, layers, strict=True)
     ]
     bits = _TAR_BITS if any(made.block == TAR_BLOCK for made in layers) else _TABLE_BITS
     data = merged_metadata(
@@ -164,7 +173,7 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
 
 def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
     """One layer: as it was made before for another image, from its own table, believed, or pulled."""
-    key = device_key(layer)
+    key = device_key(layer, maker.believed)
     tree, spans = maker.folder / f"{key.hex}.tree", maker.folder / f"{key.hex}.spans"
     where = f"{maker.source.name}: layer {layer.digest}"
     try:
@@ -176,32 +185,34 @@ def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[
     if has_table(layer):
         made = read_table(maker.source, layer)
         if not made.spans.is_readable:  # names and no data
-            _adopt(maker.store, key, made.spans, io.BytesIO(bytes(made.spans.size)))
-    elif maker.trusted and (found := find_layer_index(maker.source, layer)) is not None:
+            _adopt(maker.store, key, made.spans, io.BytesIO(bytes(made.spans.size)), layer)
+    elif maker.believed and (found := find_layer_index(maker.source, layer)) is not None:
         made = found
     else:
-        made = _pulled(maker, layer, diff_id, fetched)
+        made = _pulled(maker, layer, diff_id, key, fetched)
     names, table = dump_layer(made)
     put_file(spans, table)
     put_file(tree, names)
     return made
 
 
-def _pulled(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
-    key = device_key(layer)
+def _pulled(
+    maker: _Maker, layer: Descriptor, diff_id: Digest, key: Digest, fetched: Callable[[int], None]
+) -> ForeignLayer:
+    """One layer, whole: the device ``key``."""
     data = maker.folder / f"{key.hex}.tar"
     try:
         made = pull_layer(maker.source, layer, diff_id, data, fetched)
         with data.open("rb") as tar:
-            _adopt(maker.store, key, made.spans, tar)
+            _adopt(maker.store, key, made.spans, tar, layer)
     finally:
         data.unlink(missing_ok=True)
     return made
 
 
-def _adopt(store: ChunkStore, key: Digest, spans: SpanMap, data: BinaryIO) -> None:
+def _adopt(store: ChunkStore, key: Digest, spans: SpanMap, data: BinaryIO, layer: Descriptor) -> None:
     """Let ``data`` be the whole device ``key``."""
-    stored = store.open(key, spans.offsets[:-1], spans.size)
+    stored = store.open(key, spans.offsets[:-1], spans.size, layer=layer.digest)
     try:
         for number in range(len(spans)):
             stored.write(number, data.read(spans[number].size))

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from envbuilder.digest import Digest
 from envbuilder.mount.chunks.eviction import Quota, enforce, usage
 from envbuilder.mount.chunks.fsck import check_store
 from envbuilder.mount.chunks.store import ChunkStore
@@ -76,7 +77,7 @@ def test_a_store_corrupted_on_disk_is_found_and_the_next_start_reads_what_was_bu
         folder = store_of(node).directory / "blobs" / blob.digest
         # The process that makes it durable was ended with the mount.
         opened = store_of(node)
-        opened.flush(next(d.digest for d in node.image.lazy.devices if d.digest.hex == blob.digest), blob.whole)
+        opened.flush(Digest(f"sha256:{blob.digest}"), blob.whole)
         with (folder / "data").open("r+b") as data:
             data.seek(blob.whole // 2)
             byte = data.read(1)

@@ -68,10 +68,13 @@ def _steady_link(monkeypatch):
         monkeypatch.setattr(link, bound, 16 * CHUNK_SIZE)
 
 
+DEVICE = Device(FRAMED.blob, FRAMED.tar_size)
+
+
 @contextmanager
 def fetching(tmp_path, source: Source, **options) -> Iterator[tuple[Fetcher, LazyBlob]]:
     background = options.pop("background", False)
-    device = options.pop("device", Device(FRAMED.blob, FRAMED.tar_size))
+    device = options.pop("device", DEVICE)
     fetcher = Fetcher("image", [device], ChunkStore(tmp_path / "store"), Counters(tmp_path / "counters"), **options)
     fetcher.start(source, background=background)
     try:
@@ -318,7 +321,7 @@ def test_everything_is_fetched_in_few_requests_and_told(tmp_path):
         fetcher.fetch_all(lambda done, total: told.append((done, total)))
 
     assert told[-1] == (CHUNKS, CHUNKS)
-    assert ChunkStore(tmp_path / "store").is_complete(FRAMED.blob.digest, FRAMED.tar_size)
+    assert ChunkStore(tmp_path / "store").is_complete(DEVICE.stored_as, FRAMED.tar_size)
     assert len(source.asked) < 8
 
 

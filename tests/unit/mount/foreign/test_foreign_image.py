@@ -10,6 +10,7 @@ import pytest
 from envbuilder.digest import Digest, InvalidDigest
 from envbuilder.layer.foreign_tar import BadLayer
 from envbuilder.layer.frames import BadChunk
+from envbuilder.mount.foreign.image import device_key
 from envbuilder.mount.foreign.layerindex import attach_layer_index, dump_layer, find_layer_index, parse_layer
 from envbuilder.mount.foreign.pulled import pull_layer
 from envbuilder.mount.foreign.spans import BadSpans, parse_spans
@@ -210,3 +211,20 @@ def test_only_annotated_layers_have_tables():
     assert has_table(TABLES["estargz"].descriptor)
     assert not has_table(gzip_layer(TAR).descriptor)
     assert io.BytesIO(TABLES["estargz"].blob).read(2) == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize("table", [media_types.STARGZ_TOC_DIGEST, media_types.ZSTD_CHUNKED[0] + ".manifest-checksum"])
+def test_a_layer_with_another_table_is_another_device(table):
+    name = "estargz" if table == media_types.STARGZ_TOC_DIGEST else "zstd:chunked"
+    blob = TABLES[name].descriptor
+    forged = replace(blob, annotations={**blob.annotations, table: str(Digest.of(b"another"))})
+
+    assert device_key(blob) == device_key(replace(blob, annotations=dict(blob.annotations)))
+    assert device_key(blob) != device_key(forged)
+    assert device_key(blob) != device_key(replace(blob, size=blob.size + 1))
+
+
+def test_what_a_repository_says_of_a_layer_is_another_device_than_what_was_pulled():
+    blob = gzip_layer(TAR).descriptor
+
+    assert len({device_key(blob), device_key(blob, "host/a"), device_key(blob, "host/b")}) == 3
