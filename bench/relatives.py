@@ -1,7 +1,8 @@
-"""First result of a command in images that nobody recorded: a child, and the next version, of one that was.
+"""First result of a command in images that nobody recorded: relatives of one that was, one of them built by buildah.
 
 Registry at 1 Gbit/s, nothing of the image on this machine. What was recorded with the first image is taken over by the
-next version in its build, and by the child with ``trace --from``; the peer is the same start without.
+next version in its build, by the child with ``trace --from``, and by what buildah built ``FROM`` it at the start; the
+peer is the same start without.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from bump import PACKAGE
 from first_result import SPACE, Column, link_rate, middle, recorded, start
+from measure import measured
 from product import START, build_to, envbuilder, lock_file, result
 from record import PROJECT, Outcome, Target
-from scratch import Bench, need_root, need_space, remove
-from servers import distant_registry, registry
+from scratch import Bench, need, need_root, need_space, remove, tool
+from servers import Registry, distant_registry, registry
 
 from envbuilder.lock.codec import load
 
@@ -44,9 +46,10 @@ def run(bench: Bench) -> Outcome:
         _, child = _built(bench, "child", project, store, at.host)
         words = ("trace", child, "--from", first, "--json")
         taken = envbuilder(*words, log=bench.log, environ={"ENVBUILDER_REGISTRIES_INSECURE": at.host})
+        foreign = _from(bench, at, following)
         grown = at.stored() - stored - said["copied_bytes"]
     remove(store)
-    images = {"recorded": first, "next version": following, "child": child}
+    images = {"recorded": first, "next version": following, "child": child, "buildah FROM": foreign}
     starts: dict[str, list[Column]] = {}
     with distant_registry(bench.work / "far", data=data, rate=_RATE) as far:
         rate = link_rate(far, f"env/{bench.env}")
@@ -69,12 +72,27 @@ def run(bench: Bench) -> Outcome:
             Target(name=f"{name} / recorded", limit=_OF_RECORDED, got=seconds[name] / seconds["recorded"])
             for name in ("next version", "child")
         ]
+        + [Target(name="buildah FROM / without", limit=1, got=seconds["buildah FROM"] / seconds["child, no trace"])]
         + [Target(name="child / without", limit=_OF_UNTRACED, got=seconds["child"] / seconds["child, no trace"])],
         notes=[
             f"link: tc tbf {_RATE}, {rate:.1f} MB/s of one plain ranged read; median of {_REPEAT}, in turns",
             f"the registry grew by {grown / 1e6:.1f} MB beyond what the next version's build sent: the child",
         ],
     )
+
+
+def _from(bench: Bench, at: Registry, base: str) -> str:
+    """What buildah makes of ``FROM base`` and one file, pushed to a repository of its own; pinned."""
+    need("buildah", "runc")
+    folder, name = bench.folder("buildah"), f"{at.host}/team/image:1"
+    (folder / "Containerfile").write_text(f"FROM {base}\nCOPY Containerfile /etc/team\n")
+    words = [tool("buildah"), "--root", folder / "root", "--runroot", folder / "run", "--storage-driver", "overlay"]
+    build = ["bud", "-q", "--isolation=chroot", "--tls-verify=false", "-t", name]
+    measured([*words, *build, "-f", folder / "Containerfile", folder], log=bench.log)
+    measured([*words, "push", "-q", "--tls-verify=false", name, f"docker://{name}"], log=bench.log)
+    resolved = envbuilder("resolve", name, "--json", log=bench.log, environ={"ENVBUILDER_REGISTRIES_INSECURE": at.host})
+    remove(folder)
+    return str(result(resolved)["pinned"])
 
 
 def _project(bench: Bench) -> Path:

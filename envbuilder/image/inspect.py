@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import zstandard
 
-from envbuilder.digest import Descriptor, Digest
+from envbuilder.digest import Descriptor, Digest, InvalidDigest
 from envbuilder.image.choice import BrokenImage, NoSuchPlatform, choose, no_image, read_document
 from envbuilder.layer.chunks import ChunkIndex, index_range, open_index
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig, parse_config
 from envbuilder.oci.manifest import Manifest
 from envbuilder.oci.platform import Platform
-from envbuilder.store.target import RangeTarget, Target
+from envbuilder.store.target import NotFound, RangeTarget, Target
 from envbuilder.store.whole import fetch_whole
 
 #: Bytes of a config; Docker Hub's largest are some hundred KiB.
@@ -37,6 +37,11 @@ class LazyImage:
     metadata: Descriptor
     metadata_digest: Digest  # of the uncompressed metadata
     devices: tuple[Descriptor, ...]  # in the order of ``device=``
+
+    def shows(self, plain: Manifest) -> bool:
+        """Whether its devices are the layers of ``plain``, or devices of them."""
+        shown = [device.annotations.get(media_types.DEVICE_OF, str(device.digest)) for device in self.devices]
+        return shown == [str(layer.digest) for layer in plain.layers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,8 @@ def open_image(
         other = beside.submit(_manifest, target, erofs) if erofs else None
         manifest = document if isinstance(document, Manifest) else _manifest(target, plain)
         lazy = _lazy(target, erofs, other.result(), manifest) if erofs and other else None
+        if isinstance(document, Manifest) and (twin := lazy_twin(target, manifest)):
+            lazy = twin if twin.shows(manifest) else None
         if lazy is not None and found is not None:
             found(lazy)
         config = _config(target, manifest, platform)
@@ -155,20 +162,41 @@ def _config(target: Target, manifest: Manifest, platform: Platform) -> ImageConf
     return config
 
 
+def lazy_twin(target: Target, plain: Manifest) -> LazyImage | None:
+    """The EROFS manifest that ``plain`` itself names; None: it names none, or ``target`` has not got it.
+
+    It need not be of the same layers: a builder that lays more over an image keeps what its manifest said.
+
+    Raises:
+        DigestMismatch, UnavailableError, ...: as any reading. BrokenImage: it is no manifest.
+    """
+    digest, _, size = plain.annotations.get(media_types.EROFS_MANIFEST, "").partition(" ")
+    try:
+        what = Descriptor(media_type=media_types.OCI_MANIFEST, digest=Digest.parse(digest), size=int(size))
+        return _shaped(what, _manifest(target, what))
+    except (InvalidDigest, ValueError, NotFound):
+        return None
+
+
 def _lazy(target: Target, what: Descriptor, manifest: Manifest, plain: Manifest) -> LazyImage | None:
-    """The EROFS manifest, if it is of the shape that we start: all layers devices, then one metadata layer.
+    """The EROFS manifest of an index, if we can start it.
 
     It must have the layers of the plain one, or devices of them, or the two would be two images under one name. That a
     device has the files of its layer is for ``verify`` to say, as that the metadata have their names.
     """
+    lazy = _shaped(what, manifest)
+    if lazy and not lazy.shows(plain):
+        raise BrokenImage(f"{target.name}: {what.digest}: its devices are not the layers of the plain manifest")
+    return lazy
+
+
+def _shaped(what: Descriptor, manifest: Manifest) -> LazyImage | None:
+    """An EROFS manifest of the shape that we start: all layers devices, then one metadata layer."""
     *devices, metadata = manifest.layers or (what,)
     roles = {device.annotations.get(media_types.EROFS_ROLE) for device in devices}
     known = {media_types.EROFS_LAYER, media_types.EROFS_LAYER_ZSTD}
     if roles != {media_types.EROFS_ROLE_DEVICE} or metadata.media_type not in known:
         return None
-    shown = [device.annotations.get(media_types.DEVICE_OF, str(device.digest)) for device in devices]
-    if shown != [str(layer.digest) for layer in plain.layers]:
-        raise BrokenImage(f"{target.name}: {what.digest}: its devices are not the layers of the plain manifest")
     digest = metadata.annotations.get(media_types.EROFS_UNCOMPRESSED_DIGEST) or str(metadata.digest)
     return LazyImage(
         manifest=manifest,

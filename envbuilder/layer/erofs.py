@@ -214,10 +214,11 @@ def _choose_chunks(placement: _Placement, block: int) -> None:
         return
     placement.chunk_bits = min(last.bit_length(), disk.MAX_CHUNK_BITS)
     placement.chunks = (last >> placement.chunk_bits) + 1
-    if inode.tail and len(inode.tail) == inode.size % block:
-        bits = (last & -last).bit_length() - 1 if last else 0
-        if (last >> bits) < _MAX_CHUNKS:
-            placement.chunks, placement.chunk_bits, placement.blocks = (last >> bits) + 1, bits, 1
+    if inode.tail and (inode.data[0] < 0 or len(inode.tail) == inode.size % block):
+        first = (inode.size - len(inode.tail)) // block
+        bits = (first & -first).bit_length() - 1 if first else (last - first).bit_length()
+        if (first >> bits) < _MAX_CHUNKS:
+            placement.chunks, placement.chunk_bits, placement.blocks = (first >> bits) + 1, bits, last - first + 1
 
 
 def _write(

@@ -137,6 +137,11 @@ def device_number(major: int, minor: int) -> int:
     return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12
 
 
+def device_parts(number: int) -> tuple[int, int]:
+    """Major and minor of a device number that an inode has."""
+    return number >> 8 & 0xFFF, number & 0xFF | number >> 12 & ~0xFF
+
+
 def xattr_area(xattrs: Sequence[tuple[str, bytes]], *, source: str) -> bytes:
     """What follows an inode with ``xattrs``; its i_xattr_icount is 1 + (bytes - 12) / 4.
 

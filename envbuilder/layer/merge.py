@@ -83,11 +83,14 @@ class Merged:
                 stack += [node.children[name] for name in sorted(node.children, key=encode, reverse=True)]
 
 
-def merge(layers: Sequence[Iterable[Placed]]) -> Merged:
-    """Lay ``layers`` over each other, base first. Each is in the order of its tar."""
-    root = Node(Placed(path="", mode=DIRECTORY | 0o755), IMPLIED)
+def merge(layers: Sequence[Iterable[Placed]], *, onto: Node | None = None, first: int = 0) -> Merged:
+    """Lay ``layers`` over each other, base first. Each is in the order of its tar.
+
+    onto: the root of what is below them all, which is changed; ``first``: the number of the first layer then.
+    """
+    root = onto or Node(Placed(path="", mode=DIRECTORY | 0o755), IMPLIED)
     replaced: list[Replaced] = []
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(layers, first):
         entries = list(layer)
         for placed in entries:
             name = placed.path.rpartition("/")[2]

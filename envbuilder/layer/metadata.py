@@ -20,10 +20,18 @@ def erofs_metadata(layers: Sequence[Layer]) -> bytes:
 
 
 def merged_metadata(
-    layers: Sequence[Sequence[Placed]], devices: Sequence[Device], *, block_bits: int = BLOCK_BITS
+    layers: Sequence[Sequence[Placed]],
+    devices: Sequence[Device],
+    *,
+    block_bits: int = BLOCK_BITS,
+    below: Node | None = None,
 ) -> bytes:
-    """The same for any layers; an entry with an empty path is the root of its layer."""
-    merged = merge([[placed for placed in layer if placed.path] for layer in layers])
+    """The same for any layers; an entry with an empty path is the root of its layer.
+
+    below: the root of a tree of the first devices, over which ``layers``, of the last, are laid.
+    """
+    first = len(devices) - len(layers)
+    merged = merge([[placed for placed in layer if placed.path] for layer in layers], onto=below, first=first)
     for root in (placed for layer in layers for placed in layer if not placed.path):
         merged.root.placed = root
     nodes = list(merged.nodes())

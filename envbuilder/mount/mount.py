@@ -11,7 +11,7 @@ import logging
 import os
 import pickle
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +26,10 @@ from envbuilder.mount.launch import Launched, spawned
 from envbuilder.mount.prepare import MetadataRead, device_sizes
 from envbuilder.mount.request import Device, MountRequest, NoLazyMount, Serving, events, send_request
 from envbuilder.mount.settings import MountSettings
-from envbuilder.mount.startup.traces import TraceSearch
+from envbuilder.mount.startup.traces import FoundTrace, TraceSearch
 from envbuilder.mount.state import MountFolder, clear, reap
 from envbuilder.store.mirrored import GivingTarget
-from envbuilder.store.target import HostedTarget, RangeTarget
+from envbuilder.store.target import HostedTarget, RangeTarget, Target
 
 if TYPE_CHECKING:
     from envbuilder.mount.foreign.image import ForeignImage
@@ -221,7 +221,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
     image, source, settings = wanted.image, wanted.source, wanted.settings
     name, cache = str(image.root.digest), settings.cache_dir
     search = _search(wanted, ahead) if settings.mode != "unpack" else None
-    metadata, tree, trace = None, None, None
+    metadata, tree, trace, trace_source = None, None, None, b""
     devices: tuple[Device, ...] = ()
     if image.lazy is not None and settings.mode != "unpack":
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
@@ -233,6 +233,8 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
     elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):
         metadata, devices = foreign.metadata, foreign.devices
         trace = search.result(image) if search else None
+        if search and trace is None and (found := _base_trace(image, source, devices, cache)):
+            trace, trace_source = found[0], pickle.dumps(found[1])
     else:
         from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  not in a lazy start
 
@@ -250,6 +252,7 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
             background=settings.background,
             fetch_all=wanted.full,
             trace=trace,
+            trace_source=trace_source,
             record=wanted.record,
             quota=settings.quota,
             origin=source.name,
@@ -282,6 +285,16 @@ def _search(wanted: _Wanted, ahead: Ahead) -> TraceSearch | None:
     if ahead.search is None:
         search.begin(wanted.image.descriptor)
     return search
+
+
+def _base_trace(
+    image: OpenImage, source: RangeTarget, devices: Sequence[Device], cache: Path
+) -> tuple[FoundTrace, Target] | None:
+    from envbuilder.mount.foreign.based import base_trace  # noqa: PLC0415  as ``_foreign``
+
+    store = ChunkStore(cache / "chunks")
+    whole = all(store.is_complete(device.stored_as, device.size) for device in devices)
+    return None if whole else base_trace(image, source)
 
 
 def _foreign(

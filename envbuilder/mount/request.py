@@ -66,6 +66,7 @@ class Serving:
     wait_limit_s: how long a read waits for a source that is away. answer_limit_s: how often the worker shows that
     it can answer, ten times in so many seconds. background: fetch what nobody reads, too.
     fetch_all: fetch everything before the mount is ready. trace: what the start will read, or None.
+    trace_source: the pickled RangeTarget that has its bundle, if that is another than ``source``.
     record: note every read in ``MountFolder.reads``; nothing is read past us then, whatever is complete.
     quota: what the store may take. origin: the source, in words. server: the one that is asked first, or "".
     node_connections: how many connections all mounts of this node have to it together; 0: no limit.
@@ -81,6 +82,7 @@ class Serving:
     background: bool = False
     fetch_all: bool = False
     trace: FoundTrace | None = None
+    trace_source: bytes = b""
     record: bool = False
     quota: Quota = NO_QUOTA
     origin: str = ""

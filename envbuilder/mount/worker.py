@@ -192,7 +192,7 @@ def _alive(helpers: list[int]) -> bool:
 def bring(serving: Serving, folder: MountFolder, progress: int, device: int, awaited: int, early: int) -> None:
     """Bring the hot bundle of ``serving``, into the kernel's cache too; as the whole of a process. See ``stream``."""
     counters, files = Counters(folder.counters, STREAMER), folder.path / "blobs"
-    source = open_source(serving, counters)
+    source = open_source(serving, counters, serving.trace_source)
     stream(serving, source, counters, progress, files=files, device=device, awaited=awaited, early=early)
 
 
@@ -205,9 +205,9 @@ def flush(serving: Serving, folder: MountFolder) -> None:
         store.flush(device.stored_as, device.size)
 
 
-def open_source(serving: Serving, counters: Counters) -> RangeTarget:
-    """The source, with connections of its own; who gave what is counted."""
-    source = pickle.loads(serving.source)  # noqa: S301 - made by our own parent
+def open_source(serving: Serving, counters: Counters, other: bytes = b"") -> RangeTarget:
+    """The source, or the ``other``, with connections of its own; who gave what is counted."""
+    source = pickle.loads(other or serving.source)  # noqa: S301 - made by our own parent
     if not isinstance(source, RangeTarget):
         raise HostError(f"{serving.image}: {type(source).__name__} cannot give parts of blobs")
     if isinstance(source, GivingTarget):

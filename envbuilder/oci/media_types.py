@@ -58,6 +58,7 @@ FOREIGN_INDEX = "application/vnd.envbuilder.layer-index.v1+zstd"
 
 # OCI image-spec annotations.md.
 REF_NAME = "org.opencontainers.image.ref.name"
+BASE_DIGEST, BASE_NAME = "org.opencontainers.image.base.digest", "org.opencontainers.image.base.name"
 TITLE = "org.opencontainers.image.title"
 VERSION = "org.opencontainers.image.version"
 
@@ -70,6 +71,8 @@ PLAN_KEY = PREFIX + "plan-key"
 #: Root over the pages of a layer's tar (layer/pages.py).
 LAYER_PAGES = PREFIX + "pages"
 
+#: Of a plain manifest: digest and bytes of the EROFS manifest of the same layers, for who finds it without their index.
+EROFS_MANIFEST = PREFIX + "erofs-manifest"
 #: Of a device: the digest of the layer of others whose files it has.
 DEVICE_OF = PREFIX + "device-of"
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from envbuilder.digest import Descriptor
 from envbuilder.registry.answer import Answer
-from envbuilder.registry.errors import RegistryDown
+from envbuilder.registry.errors import BadAnswer, RegistryDown
 
 _log = logging.getLogger("envbuilder.registry")
 #: Times in a row that a download may break without giving a byte before we stop resuming it.
 _MAX_FRUITLESS = 4
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
 _Taken = TypeVar("_Taken", bytes, int)
 
 
@@ -70,3 +72,19 @@ def skip(answer: Answer, count: int) -> None:
     """Read and drop ``count`` bytes, or all there are."""
     while count > 0 and (block := answer.read(min(count, 1 << 20))):
         count -= len(block)
+
+
+def check_range(answer: Answer, what: Descriptor, offset: int, size: int) -> None:
+    """Refuse a 206 that is not about bytes ``offset`` to ``offset + size`` of ``what``.
+
+    Raises:
+        BadAnswer: another range or another size of the whole.
+    """
+    text = answer.headers.get("Content-Range", "")
+    match = _CONTENT_RANGE.match(text)
+    right = match and int(match[1]) == offset and int(match[2]) == offset + size - 1
+    if not match or not right or match[3] not in ("*", str(what.size)):
+        answer.close()
+        raise BadAnswer(
+            f"{answer.where}: want Content-Range bytes {offset}-{offset + size - 1}/{what.size}, got {text[:80]!r}"
+        )

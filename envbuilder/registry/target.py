@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from envbuilder.oci.reference import RegistryReference, check_tag
 from envbuilder.registry.answer import Answer
 from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.client import Call, RegistryClient
-from envbuilder.registry.download import Download, skip
+from envbuilder.registry.download import Download, check_range, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.offer import offer
@@ -32,7 +31,6 @@ from envbuilder.store.pace import Pace
 from envbuilder.store.target import NotFound, Opener, ShortRange
 
 _log = logging.getLogger("envbuilder.registry")
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)\Z")
 #: Times in a row that a ranged read may break before we stop asking again.
 _MAX_FRUITLESS = 4
 #: Manifests kept, so that looking one up and then copying it is one request (Docker Hub counts them).
@@ -114,6 +112,11 @@ class RegistryTarget(RegistryReferrers):
     def open_ahead(self, count: int) -> None:
         """As of ``Registry.open_ahead``."""
         self._registry.open_ahead(count)
+
+    def sibling(self, repository: str) -> RegistryTarget:
+        """As of ``SiblingTarget``."""
+        own, client, _ = self._made_of
+        return RegistryTarget(RegistryReference(own.host, repository), client, capabilities=self._capabilities)
 
     def has(self, what: Descriptor) -> bool:
         # A manifest is asked for whatever is remembered: where it is, all that it names was when it was stored.
@@ -353,28 +356,13 @@ class RegistryTarget(RegistryReferrers):
     def _to_range(self, answer: Answer, what: Descriptor, offset: int, size: int) -> None:
         """Bring ``answer`` to the first byte of the range that was asked for."""
         if answer.status == 206:
-            self.check_range(answer, what, offset, size)
+            check_range(answer, what, offset, size)
             return
         # 200 means "here is all of it" (RFC 9110, 14.2): take what we need and drop the rest.
         if not self._whole_answers:
             self._whole_answers = True
             _log.warning("%s: answers a Range with the whole blob: reading parts will be slow", self.name)
         skip(answer, offset)
-
-    def check_range(self, answer: Answer, what: Descriptor, offset: int, size: int) -> None:
-        """Refuse a 206 that is not about bytes ``offset`` to ``offset + size`` of ``what``.
-
-        Raises:
-            BadAnswer: another range or another size of the whole.
-        """
-        text = answer.headers.get("Content-Range", "")
-        match = _CONTENT_RANGE.match(text)
-        right = match and int(match[1]) == offset and int(match[2]) == offset + size - 1
-        if not match or not right or match[3] not in ("*", str(what.size)):
-            answer.close()
-            raise BadAnswer(
-                f"{answer.where}: want Content-Range bytes {offset}-{offset + size - 1}/{what.size}, got {text[:80]!r}"
-            )
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
         """The rest of a blob from ``offset`` on.
@@ -384,7 +372,7 @@ class RegistryTarget(RegistryReferrers):
         """
         answer = self._get_blob(what, f"bytes={offset}-")
         if answer.status == 206:
-            self.check_range(answer, what, offset, what.size - offset)
+            check_range(answer, what, offset, what.size - offset)
         else:
             skip(answer, offset)
         return answer

@@ -21,7 +21,16 @@ from envbuilder.errors import EnvbuilderError, IntegrityError, UnavailableError
 from envbuilder.store.documents import Documents
 from envbuilder.store.pace import Pace
 from envbuilder.store.referrers import Listing, ReferringTarget
-from envbuilder.store.target import HostedTarget, NotFound, Opener, PacedTarget, PartsTarget, RangeTarget
+from envbuilder.store.target import (
+    HostedTarget,
+    NotFound,
+    Opener,
+    PacedTarget,
+    PartsTarget,
+    RangeTarget,
+    SiblingTarget,
+    Target,
+)
 
 _log = logging.getLogger(__name__)
 _Given = TypeVar("_Given")
@@ -131,6 +140,12 @@ class MirroredTarget:
     @property
     def name(self) -> str:
         return self._origin.target.name
+
+    def sibling(self, repository: str) -> Target:
+        """As of ``SiblingTarget``: of the origin, with what this node kept."""
+        origin, _, tags, documents = self._made_of
+        other = origin.sibling(repository) if isinstance(origin, SiblingTarget) else origin
+        return MirroredTarget(other, (), tags=tags, documents=documents) if isinstance(other, RangeTarget) else other
 
     def count_into(self, add: Callable[[int, bool], None]) -> None:
         """See ``GivingTarget``."""

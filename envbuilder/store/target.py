@@ -161,6 +161,14 @@ class PartsTarget(Protocol):
 
 
 @runtime_checkable
+class SiblingTarget(Protocol):
+    """A target that is one repository of several."""
+
+    def sibling(self, repository: str) -> Target:
+        """The ``repository`` beside it, to read from; whether there is one shows when it is read."""
+
+
+@runtime_checkable
 class SerialTarget(Target, Protocol):
     """A target that is one stream, such as an archive: filled in one order, there only once it is finished."""
 

@@ -1,7 +1,8 @@
 """An image of others made ready for a lazy start: EROFS metadata written here, and a device for each of its layers.
 
-eStargz and zstd:chunked layers are read through their own tables, at once. Any other layer is pulled once, whole, and
-is a complete device from then on. The image's digests stay what they are; what is made here lies in the cache:
+eStargz and zstd:chunked layers are read through their own tables, at once, and layers of ours through their own chunk
+indexes (based.py). Any other layer is pulled once, whole, and is a complete device from then on. The image's digests
+stay what they are; what is made here lies in the cache:
 
     foreign/<sha256>.spans         how a device's bytes lie in its blob (spans.py)
     foreign/<sha256>.tree          the layer's names, and where their data are on the device
@@ -24,6 +25,7 @@ from envbuilder.image.inspect import OpenImage
 from envbuilder.layer import erofs_format
 from envbuilder.layer.metadata import merged_metadata
 from envbuilder.mount.chunks.store import ChunkStore, put_file
+from envbuilder.mount.foreign.based import read_based
 from envbuilder.mount.foreign.layerindex import dump_layer, find_layer_index, parse_layer
 from envbuilder.mount.foreign.pulled import TAR_BLOCK, NoGzipIndex, pull_layer
 from envbuilder.mount.foreign.spans import SpanMap, read_spans
@@ -112,13 +114,16 @@ def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore, believed
         metadata = cache / "metadata" / f"{Digest.parse(value['metadata']).hex}.erofs"
         if value["format"] != _FORMAT or Digest.of(metadata.read_bytes()) != Digest.parse(value["metadata"]):
             return None
+        ours = [Descriptor.from_json(each) for each in value["base"]]
         devices = [
-            _device(layer, int(size), cache / "foreign", believed)
-            for layer, size in zip(image.manifest.layers, value["sizes"], strict=True)
+            Device(ours[number], int(size))
+            if number < len(ours)
+            else _device(layer, int(size), cache / "foreign", believed)
+            for number, (layer, size) in enumerate(zip(image.manifest.layers, value["sizes"], strict=True))
         ]
     except (OSError, ValueError, KeyError, TypeError, EnvbuilderError):
         return None
-    if all(_is_readable(device, store) for device in devices):
+    if all(_is_readable(device, store) for device in devices[len(ours) :]):
         return ForeignImage(metadata=metadata, devices=tuple(devices))
     return None
 
@@ -141,32 +146,41 @@ def _is_readable(device: Device, store: ChunkStore) -> bool:
 def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
     image = maker.image
     layers = []
-    total, moved = sum(layer.size for layer in image.manifest.layers), 0
+    based = read_based(image.manifest, maker.source, cache)
+    below = [Device(*both) for both in zip(based.layers, based.sizes, strict=True)] if based else []
+    theirs = image.manifest.layers[len(below) :]
+    total, moved = sum(layer.size for layer in theirs), 0
 
     def fetched(size: int) -> None:
         nonlocal moved
         moved += size
         maker.progress(moved, total)
 
-    for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
+    for layer, diff_id in zip(theirs, image.config.diff_ids[len(below) :], strict=True):
         before = moved
         layers.append(_layer(maker, layer, diff_id, fetched))
         moved = before + layer.size
         maker.progress(moved, total)
-    devices = [
+    devices = below + [
         _device(layer, made.spans.size, maker.folder, maker.believed)
-        for layer, made in zip(image.manifest.layers, layers, strict=True)
+        for layer, made in zip(theirs, layers, strict=True)
     ]
     bits = _TAR_BITS if any(made.block == TAR_BLOCK for made in layers) else _TABLE_BITS
     data = merged_metadata(
         [made.placed for made in layers],
         [erofs_format.Device(device.stored_as.hex, device.size) for device in devices],
         block_bits=bits,
+        below=based.root if based else None,
     )
     digest = Digest.of(data)
     metadata = cache / "metadata" / f"{digest.hex}.erofs"
     put_file(metadata, data)
-    value = {"format": _FORMAT, "metadata": str(digest), "sizes": [device.size for device in devices]}
+    value = {
+        "format": _FORMAT,
+        "metadata": str(digest),
+        "sizes": [device.size for device in devices],
+        "base": [device.blob.to_json() for device in below],
+    }
     put_file(kept, json.dumps(value).encode())
     return ForeignImage(metadata=metadata, devices=tuple(devices))
 

@@ -58,13 +58,6 @@ def test_metadata_and_chunk_indexes_are_fetched_and_verified(target, image):
     assert [fetch_index(target, device).size for device in lazy.devices] == [b.layer.tar_size for b in LAYERS]
 
 
-def test_a_plain_manifest_alone_opens_without_a_lazy_start(target, image):
-    opened = open_image(target, target.lookup(str(image.manifest.digest)), X86)
-
-    assert opened.lazy is None
-    assert opened.root.digest == image.manifest.digest
-
-
 @pytest.mark.parametrize("ask", ["index", "manifest"])
 def test_another_platform_is_refused_with_what_is_there(target, image, ask):
     what = image.descriptor if ask == "index" else image.manifest
@@ -200,3 +193,46 @@ def test_plain_metadata_under_another_name_are_refused(target, image):
     assert fetch_metadata(target, replace(lazy, metadata=plain)) == erofs_metadata([built.layer for built in LAYERS])
     with pytest.raises(BrokenImage, match="EROFS metadata: want"):
         fetch_metadata(target, replace(lazy, metadata=other))
+
+
+def test_a_plain_manifest_that_is_pinned_alone_leads_to_its_erofs_manifest(target, image):
+    pinned = open_image(target, image.manifest, X86)
+
+    assert pinned.root.digest == image.manifest.digest
+    assert replace(pinned.lazy, descriptor=image.erofs_manifest) == open_image(target, image.descriptor, X86).lazy
+    assert pinned.lazy.descriptor.digest == image.erofs_manifest.digest
+
+
+def test_a_plain_manifest_whose_erofs_manifest_is_elsewhere_is_read_without(target, image):
+    elsewhere = MemoryTarget()
+    data = {**image.blobs, **{built.layer.blob: built.blob for built in LAYERS}}
+    for what, content in data.items():
+        if what.digest != image.erofs_manifest.digest:
+            elsewhere.push(what, partial(io.BytesIO, content))
+
+    assert open_image(elsewhere, image.manifest, X86).lazy is None
+
+
+@pytest.mark.parametrize(
+    "note", ["", "x", "sha256:x 3", f"{Digest.of(b'x')} y", f"{Digest.of(b'x')} -3", f"{Digest.of(b'x')}"]
+)
+def test_a_note_of_an_erofs_manifest_that_is_none_counts_for_nothing(target, image, note):
+    manifest = parse_document(image.blobs[image.manifest], source="test")
+    pinned = push(
+        target, replace(manifest, annotations={media_types.EROFS_MANIFEST: note}).dump(), media_types.OCI_MANIFEST
+    )
+
+    assert open_image(target, pinned, X86).lazy is None
+
+
+def test_what_others_laid_over_an_image_does_not_start_as_that_image(target, image):
+    # Builders copy the annotations of the manifest that they begin with.
+    manifest = parse_document(image.blobs[image.manifest], source="test")
+    config = image.blobs[manifest.config].replace(
+        b'"diff_ids":[', b'"diff_ids":["' + str(Digest.of(b"x")).encode() + b'",'
+    )
+    more = layer_of([file("c", b"3")]).layer.blob
+    over = replace(manifest, layers=(*manifest.layers, more), config=push(target, config, media_types.OCI_CONFIG))
+    pinned = push(target, over.dump(), media_types.OCI_MANIFEST)
+
+    assert open_image(target, pinned, X86).lazy is None
