@@ -82,6 +82,15 @@ def test_a_place_that_has_the_image_gets_the_trace_that_was_recorded_since_and_n
     assert "POST http" not in said
 
 
+def test_a_push_says_what_the_trace_was_of_that_it_moved(traced, registry):
+    words = ("push", "hello", f"{registry.host}/told/hello:1")
+    said = traced(*words).stderr
+    again = traced.json(*words)
+
+    assert "its start-up trace moved (" in said
+    assert (again["copied_bytes"], again["trace_bytes"]) == (0, 0)
+
+
 def test_where_the_predecessor_is_in_the_registry_alone_its_trace_is_taken_over_there(traced, registry, tmp_path):
     there = f"{registry.host}/adopted/elsewhere"
     traced("build", "hello", "--to", f"{there}:1", "--record")
