@@ -64,6 +64,18 @@ def test_the_next_version_takes_over_the_trace_and_a_push_takes_it_along(traced,
     assert TRACE in attached(traced, there)
 
 
+def test_the_image_of_another_environment_whose_name_begins_alike_is_no_version_before(traced):
+    other = traced.project / "images/hello-dev"
+    other.mkdir()
+    (other / "env.toml").write_text('name = "hello-dev"\nversion = "1"\nextends = "hello"\n')
+    store = LayoutTarget(traced.store)
+    store.tag(store.lookup("hello-1"), "hello-dev-1")
+    store.untag("hello-1")
+    bump(traced)
+
+    assert "adopted_trace" not in traced.json("build", "hello")[0]
+
+
 def test_a_place_that_has_the_image_gets_the_trace_that_was_recorded_since_and_nothing_twice(traced, registry):
     bump(traced)
     there, other = f"{registry.host}/since/hello:1", replace(traced, store=traced.store.parent / "untraced")
