@@ -17,6 +17,7 @@ from envbuilder.layer.pages import PAGE_SIZE
 from envbuilder.lock.model import Lock
 from envbuilder.lock.predicted import Predicted
 from envbuilder.mount.startup.newest import newest_trace
+from envbuilder.spec.project import environments
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import NotFound, SerialTarget, Target
 
@@ -57,8 +58,13 @@ def adopt_related(
     before: tags of the store and what they named before the build. locks: of the image and of what it extends.
     What was taken over, or None.
     """
-    names = tuple(f"{lock.name}-" for lock in reversed(locks))
-    return _adopt(app, store, [what for tag, what in before.items() if tag.startswith(names)], locks[-1], image)
+    declared, relatives = environments(app.need_project()), {lock.name for lock in locks}
+
+    def is_related(tag: str) -> bool:
+        # ``ai-dev-1`` is of ``ai-dev``, and no version of ``ai``.
+        return max((name for name in declared if tag.startswith(f"{name}-")), key=len, default="") in relatives
+
+    return _adopt(app, store, [what for tag, what in before.items() if is_related(tag)], locks[-1], image)
 
 
 def adopt_predecessor(

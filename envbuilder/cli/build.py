@@ -42,7 +42,7 @@ from envbuilder.store.copy import copy
 from envbuilder.store.early import EarlyPush
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import referrers
-from envbuilder.store.target import RangeTarget, SerialTarget, Target
+from envbuilder.store.target import RangeTarget, SerialTarget, TaggingTarget, Target
 
 #: Where artefacts come from: this machine's indexes and mirrors, or an archive.
 _Files: TypeAlias = ArtifactCache | ArchivedArtifacts
@@ -162,8 +162,11 @@ def _build(
     rows: list[dict[str, Any]] = []
     adopted, sent, was_made = None, 0, False
     if target and there and not known:
-        target.tag(there.descriptor, tag)
+        if not (isinstance(target, TaggingTarget) and target.is_tagged(there.descriptor, tag)):
+            target.tag(there.descriptor, tag)
         known = there
+        if store.has(there.descriptor):  # a trace may have been recorded since that place was sent the image
+            sent = follow(store, there.descriptor, target, lock.platform)
     else:
         if known:
             store.tag(known.descriptor, here)
@@ -179,7 +182,7 @@ def _build(
         check_predicted(expected, made, lock)
         record_predicted(app, project, lock, made, known=predicted, forced=record)
         if target:
-            sent += _send(store, known.descriptor, target, tag)
+            sent += _send(store, known.descriptor, target, tag, lock.platform)
             adopted = adopted or adopt_predecessor(app, target, predicted, lock, known.image)
     value: dict[str, Any] = {
         "name": lock.name,
@@ -233,10 +236,10 @@ def _layers(store: LayoutTarget, known: Known) -> list[Layer]:
     return read_layers(store, lazy.devices if lazy else known.image.manifest.layers, known.predicted)
 
 
-def _send(store: LayoutTarget, what: Descriptor, target: Target, tag: str) -> int:
+def _send(store: LayoutTarget, what: Descriptor, target: Target, tag: str, platform: Platform) -> int:
     """Copy an image, what was attached to it and its start-up trace; bytes moved."""
     sent = copy(store, what, target, tag=tag, finish=False).copied_bytes + copy_attached(store, what, target)
-    sent += follow(store, what, target)
+    sent += follow(store, what, target, platform)
     if isinstance(target, SerialTarget):
         target.finish(what)
     return sent

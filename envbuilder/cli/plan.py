@@ -20,6 +20,7 @@ from envbuilder.image.forecast import Forecast, forecast
 from envbuilder.image.overlaps import check_here
 from envbuilder.layer.explain import reasons
 from envbuilder.lock.fetch import ArtifactCache
+from envbuilder.mount.startup.newest import newest_trace
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import ProgramMissing
 from envbuilder.store.layout import LayoutTarget
@@ -39,8 +40,8 @@ def command(app: App, environment: str, destination: str, against: str, platform
 
     Sizes are exact where a layer was built once by anybody who recorded it, else estimates, marked with ~. With --to
     the place itself is asked: the sum is exact, or says "at most" where a registry may take layers from another of its
-    repositories, or "unknown until built" of what nobody recorded. Where something must be built, packages that are on
-    this machine are checked for conflicts.
+    repositories, or "unknown until built" of what nobody recorded; a start-up trace counts once the image has it. Where
+    something must be built, packages that are on this machine are checked for conflicts.
     """
     parsed = Platform.parse(platform) if platform else host_platform_of()
     project = app.need_project()
@@ -51,7 +52,7 @@ def command(app: App, environment: str, destination: str, against: str, platform
     why = reasons(old.plans if old else (), new.plans)
     target = look_at_destination(app, destination) if destination else None
     store, cache = LayoutTarget(app.store_directory, create=True), artifact_cache(app, os.environ)
-    found = forecast(locks[-1], new.plans, predicted, store, target)
+    found = forecast(locks[-1], new.plans, predicted, store, target, newest_trace)
     estimates = {piece.id: piece.size for piece in new.pieces()}
     rows = [
         {

@@ -31,7 +31,7 @@ KEYS = {
     "mount.quota": "what chunks may take: a size (50GB), a share of the file system (80%), none",
     "mount.background": "on or off: fetch the rest of an image while its command runs",
     "run.runtime": "auto, crun, runc or a path",
-    "resolve.policy": "trust policy that resolve, run, mount and pull ask images to meet: a file",
+    "resolve.policy": "trust policy that resolve, run, mount, trace and pull ask images to meet: a file",
     "registries.insecure": "hosts that may be spoken to in plain HTTP, comma separated",
     "registries.unverified": "hosts whose TLS certificate is not checked, comma separated",
     "registries.trusted": "hosts that registries may lead to although they are private or of another site",

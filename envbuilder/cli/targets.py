@@ -6,6 +6,7 @@ import contextlib
 import platform as host_platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from envbuilder.cli.app import App
 from envbuilder.cli.registries import registry_client
@@ -26,6 +27,9 @@ from envbuilder.oci.reference import (
 )
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.target import ForgetfulTarget, NotFound, RangeTarget, SerialTarget, Target
+
+if TYPE_CHECKING:
+    from envbuilder.store.movement import Progress
 
 
 class NotBuilt(NotFound):
@@ -200,13 +204,24 @@ def beside(reference: RegistryReference, images: Iterable[str]) -> tuple[str, ..
     return tuple(found)
 
 
-def follow(source: Target, what: Descriptor, target: Target) -> int:
-    """Let the start-up trace of ``what`` follow it to ``target``, where it can be written beside it; bytes moved."""
+def follow(
+    source: Target,
+    what: Descriptor,
+    target: Target,
+    platform: Platform | None = None,
+    *,
+    progress: Progress | None = None,
+) -> int:
+    """Let the start-up trace of ``what`` follow it to ``target``, where it can be written beside it; bytes moved.
+
+    platform: whose, this host's unless it is said.
+    """
     if isinstance(target, SerialTarget):
         return 0
     from envbuilder.image.choice import NoSuchPlatform, plain_manifest  # noqa: PLC0415  copies are no part of a start
     from envbuilder.mount.startup.newest import copy_trace  # noqa: PLC0415  see above
 
     with contextlib.suppress(NoSuchPlatform):
-        return copy_trace(source, plain_manifest(source, what, host_platform_of()), target) or 0
+        plain = plain_manifest(source, what, platform or host_platform_of())
+        return copy_trace(source, plain, target, progress=progress) or 0
     return 0

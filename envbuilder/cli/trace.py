@@ -17,6 +17,7 @@ from envbuilder.cli.complete import environment_names
 from envbuilder.cli.output import Result, human_size
 from envbuilder.cli.project import fresh_locks
 from envbuilder.cli.targets import Source, host_platform_of, open_source, writable
+from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.pages import PAGE_SIZE
@@ -59,6 +60,7 @@ def command(
     image = open_image(source.target, source.what, host_platform_of())
     if donor:
         return take_over(app, source, image, donor, dry_run=dry_run)
+    check_trust(app, source)
     commands = (words,) if words else _start_commands(app, source)
     shown = [shlex.join(each) for each in commands]
     value: dict[str, object] = {"pinned": source.pinned, "commands": shown, "runs": runs}

@@ -78,6 +78,7 @@ def transfer(app: App, asked: Transfer) -> Result:
     target, tag = _destination(app, asked, source)
     plan = copy_plan(source.target, source.what, target, tag=tag, ask=asked.dry_run)
     value = _value(asked, source, target, plan)
+    more_moved = ""
     if asked.dry_run:
         moved, done, were = (len(plan.blobs) + len(plan.manifests), plan.size), "to move", "are"
         skipped = (len(plan.present), sum(blob.size for blob in plan.present))
@@ -104,7 +105,9 @@ def transfer(app: App, asked: Transfer) -> Result:
                 value["referrers"] = [str(each.digest) for each in (*more.referrers, *beside)]
                 value["referrers_bytes"] = more.copied_bytes + beside_bytes
             else:
-                follow(source.target, source.what, target)
+                traced = follow(source.target, source.what, target, progress=progress)
+                value["trace_bytes"] = traced
+                more_moved = f", its start-up trace moved ({human_size(traced)})" if traced else ""
                 _say_what_stays(app, source)
             if isinstance(target, SerialTarget):
                 target.finish(source.what)
@@ -118,7 +121,7 @@ def transfer(app: App, asked: Transfer) -> Result:
         skipped = (report.skipped, report.skipped_bytes)
     app.output.note(
         f"{asked.what}: {moved[0]} blobs {done} ({human_size(moved[1])}), "
-        f"{skipped[0]} {were} there ({human_size(skipped[1])})"
+        f"{skipped[0]} {were} there ({human_size(skipped[1])}){more_moved}"
     )
     value["seconds"] = round(time.monotonic() - started, 3)
     return Result(str(source.what.digest), value)

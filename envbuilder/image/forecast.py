@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ _TOGETHER = 8
 #: "": the target has it. "mount": its registry was seen to have it elsewhere, and may take it from there.
 #: "send": its bytes go over the wire. "unknown": nobody recorded what it becomes, so it can be asked for nowhere.
 Way: TypeAlias = Literal["", "mount", "send", "unknown"]
+#: Finds the start-up trace of a manifest that goes along with it, if there is one.
+TraceOf: TypeAlias = Callable[[Target, Descriptor], Descriptor | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,16 @@ class Forecast:
 
 
 def forecast(
-    lock: Lock, plans: Sequence[Recipe], predicted: Predicted | None, store: LayoutTarget, target: Target | None
+    lock: Lock,
+    plans: Sequence[Recipe],
+    predicted: Predicted | None,
+    store: LayoutTarget,
+    target: Target | None,
+    trace_of: TraceOf = lambda *_: None,
 ) -> Forecast:
     """What building ``lock`` in ``store`` and sending it to ``target`` would do; of what is sent nothing without one.
+
+    A trace that the build would take over from another image is not counted.
 
     Raises:
         ForeignImage: store or target has something else under the predicted digest. UnavailableError.
@@ -64,7 +73,7 @@ def forecast(
     found = recall(store, key) or promised
     here = find_image(store, found, lock, plans) if found else None
     if here:
-        return _of_image(here, store, target)
+        return _of_image(here, store, target, trace_of)
     there = find_image(target, promised, lock, plans) if target and promised else None
     if target and there and all_of(referrers(target, there.descriptor)):
         rows = _of_known(there, {layer.digest: "" for layer in there.image.manifest.layers})
@@ -77,7 +86,7 @@ def _of_known(image: Known, ways: Mapping[Digest, Way]) -> tuple[LayerForecast, 
     return tuple(LayerForecast(id=row.id, build=False, blob=blob, way=ways[blob.digest]) for row, blob in pairs)
 
 
-def _of_image(image: Known, store: LayoutTarget, target: Target | None) -> Forecast:
+def _of_image(image: Known, store: LayoutTarget, target: Target | None, trace_of: TraceOf) -> Forecast:
     """Of an image that ``store`` has whole: exactly what a copy of it would move."""
     layers = {layer.digest for layer in image.image.manifest.layers}
     if target is None:
@@ -88,6 +97,8 @@ def _of_image(image: Known, store: LayoutTarget, target: Target | None) -> Forec
         layer.digest: _way(layer, target) if layer.digest in lacking else "" for layer in image.image.manifest.layers
     }
     sizes = {what.digest: what.size for what in (*plan.blobs, *(manifest for manifest, _ in plan.manifests))}
+    if trace := trace_of(store, image.image.descriptor):
+        sizes |= _lacking([trace], image.image.descriptor, store, target)
     attached = _attached(image.descriptor, store, target)
     beside = None if attached is None else sum((sizes | attached)[each] for each in (sizes | attached).keys() - layers)
     return Forecast(layers=_of_known(image, ways), beside=beside)
@@ -98,7 +109,14 @@ def _attached(image: Descriptor, store: LayoutTarget, target: Target) -> dict[Di
     listed = [each for each in referrers(store, image) if each.artifact_type in COPIED]
     if not all_attached(store, image) or media_types.RECORDS not in {each.artifact_type for each in listed}:
         return None
-    there = {each.digest for each in referrers(target, image)}
+    return _lacking(listed, image, store, target)
+
+
+def _lacking(
+    listed: Iterable[Descriptor], subject: Descriptor, store: LayoutTarget, target: Target
+) -> dict[Digest, int]:
+    """Sizes of what ``target`` lacks of the referrers ``listed`` of ``subject``."""
+    there = {each.digest for each in referrers(target, subject)}
     plans = [copy_plan(store, plain(each), target) for each in listed if each.digest not in there]
     return {
         what.digest: what.size

@@ -14,6 +14,7 @@ from envbuilder.store.layout import LayoutTarget
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
+TRACE = "application/vnd.envbuilder.trace.v1"
 ANOTHER_FILE = '\n[[files]]\nsource = "motd"\npath = "/etc/motd"\n'
 
 
@@ -37,6 +38,10 @@ def traced(cli, hello, tmp_path):
     return cli
 
 
+def attached(cli, there):
+    return {each["artifactType"] for each in cli.json("discover", there)["referrers"]}
+
+
 def bump(cli):
     folder = cli.project / "images/hello"
     (folder / "motd").write_text("hello\n")
@@ -56,8 +61,46 @@ def test_the_next_version_takes_over_the_trace_and_a_push_takes_it_along(traced,
     assert traced.json("build", "hello")[0].get("adopted_trace") is None
     there = f"{registry.host}/adopted/hello:1"
     traced("build", "hello", "--to", there)
-    types = {each["artifactType"] for each in traced.json("discover", there)["referrers"]}
-    assert "application/vnd.envbuilder.trace.v1" in types
+    assert TRACE in attached(traced, there)
+
+
+def test_the_image_of_another_environment_whose_name_begins_alike_is_no_version_before(traced):
+    other = traced.project / "images/hello-dev"
+    other.mkdir()
+    (other / "env.toml").write_text('name = "hello-dev"\nversion = "1"\nextends = "hello"\n')
+    store = LayoutTarget(traced.store)
+    store.tag(store.lookup("hello-1"), "hello-dev-1")
+    store.untag("hello-1")
+    bump(traced)
+
+    assert "adopted_trace" not in traced.json("build", "hello")[0]
+
+
+def test_a_place_that_has_the_image_gets_the_trace_that_was_recorded_since_and_nothing_twice(traced, registry):
+    bump(traced)
+    there, other = f"{registry.host}/since/hello:1", replace(traced, store=traced.store.parent / "untraced")
+    other("build", "hello", "--to", there)
+    assert traced.json("discover", there)["referrers"]
+    assert TRACE not in attached(traced, there)
+    other("trace", "hello", "--from", f"oci:{traced.store}:hello-1")
+
+    (again,) = other.json("build", "hello", "--to", there)
+
+    assert again["copied_bytes"] > 0
+    assert TRACE in attached(traced, there)
+    said = other("build", "hello", "--to", there, "--debug").stderr
+    assert "HEAD http" in said
+    assert "PUT http" not in said
+    assert "POST http" not in said
+
+
+def test_a_push_says_what_the_trace_was_of_that_it_moved(traced, registry):
+    words = ("push", "hello", f"{registry.host}/told/hello:1")
+    said = traced(*words).stderr
+    again = traced.json(*words)
+
+    assert "its start-up trace moved (" in said
+    assert (again["copied_bytes"], again["trace_bytes"]) == (0, 0)
 
 
 def test_where_the_predecessor_is_in_the_registry_alone_its_trace_is_taken_over_there(traced, registry, tmp_path):
@@ -69,8 +112,7 @@ def test_where_the_predecessor_is_in_the_registry_alone_its_trace_is_taken_over_
     (built,) = elsewhere.json("build", "hello", "--to", f"{there}:2")
 
     assert 0.9 < built["adopted_trace"]["share"] < 1
-    types = {each["artifactType"] for each in traced.json("discover", f"{there}:2")["referrers"]}
-    assert "application/vnd.envbuilder.trace.v1" in types
+    assert TRACE in attached(traced, f"{there}:2")
 
 
 def test_the_trace_of_an_image_that_is_named_is_taken_over(traced, tmp_path):

@@ -141,6 +141,8 @@ def test_an_image_that_the_policy_denies_never_starts(fresh, there, registry, ke
         ("run", f"{there}:1", "--", "true"),
         ("run", f"{there}:1", "--dry-run", "--", "true"),
         ("mount", f"{there}:1", str(place)),
+        ("trace", f"{there}:1", "--", "true"),
+        ("trace", f"{there}:1", "--dry-run", "--", "true"),
         ("pull", f"{there}:1"),
         ("pull", f"{there}:1", "--to", f"oci:{tmp_path}/there:1"),
     ):

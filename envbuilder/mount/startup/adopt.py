@@ -6,7 +6,7 @@ Trace and bundle are taken over as they are, blob for blob: a registry that has 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from envbuilder.digest import Descriptor
@@ -35,14 +35,23 @@ def offer(source: Target, donor: Descriptor, image: OpenImage) -> Offer:
     """What the newest trace of the manifest ``donor`` would be to ``image``.
 
     Raises:
-        NoTrace: there is none. InvalidTrace: it is malformed, or of other layers. UnavailableError, ...: the source.
+        NoTrace: there is none, or it is of other layers. InvalidTrace: it is malformed.
+        UnavailableError, ...: the source.
     """
     what, found = newest_trace(source, donor), recorded_of(source, donor)
     if what is None or found is None:
         raise NoTrace(f"{source.name}: {donor.digest} has no start-up trace", hint="Run: envbuilder trace REF.")
-    own = found.on(image).trace.own
-    share = sum(pages.count for pages in own) / found.trace.pages
-    return Offer(found=found, share=share, made_at_s=made_at(what))
+    try:
+        mine = found.on(image)
+    except InvalidTrace as error:
+        raise NoTrace(
+            f"{source.name}: {donor.digest}: want a start-up trace of layers that {image.descriptor.digest} has, "
+            "got one of others",
+            hint="Record one of its own: envbuilder trace REF.",
+        ) from error
+    share = sum(pages.count for pages in mine.trace.own) / found.trace.pages
+    # A bundle that no start of the image can read (of an older trace, without sizes) would only lie there.
+    return Offer(found=replace(found, hot=mine.hot), share=share, made_at_s=made_at(what))
 
 
 def best_offer(source: Target, donors: Iterable[Descriptor], image: OpenImage, *, least: float) -> Offer | None:

@@ -5,6 +5,8 @@ Most images that are copied have none: what parses and lays out traces is not im
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from envbuilder.digest import Descriptor
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import plain
@@ -12,6 +14,9 @@ from envbuilder.oci.manifest import MAX_MANIFEST_SIZE
 from envbuilder.store.referrers import attach_manifest, read_referrer, referrers
 from envbuilder.store.target import Target
 from envbuilder.store.whole import fetch_whole
+
+if TYPE_CHECKING:
+    from envbuilder.store.movement import Progress
 
 #: Digits of a time or a size that are read.
 MAX_DIGITS = 16
@@ -29,7 +34,7 @@ def made_at(what: Descriptor) -> int:
     return int(text) if text.isdecimal() and len(text) < MAX_DIGITS else 0
 
 
-def copy_trace(source: Target, subject: Descriptor, target: Target) -> int | None:
+def copy_trace(source: Target, subject: Descriptor, target: Target, *, progress: Progress | None = None) -> int | None:
     """Let the newest trace of the manifest ``subject``, which ``target`` has too, follow it.
 
     Bytes moved; None when there is none.
@@ -45,6 +50,6 @@ def copy_trace(source: Target, subject: Descriptor, target: Target) -> int | Non
 
     read_referrer(source, what, subject)
     # As any copy: what the target remembers and no longer has is sent again.
-    report = copy(source, plain(what), target, finish=False)
+    report = copy(source, plain(what), target, progress=progress, finish=False)
     attach_manifest(target, subject, fetch_whole(source, what, MAX_MANIFEST_SIZE, InvalidTrace))
     return report.copied_bytes

@@ -10,11 +10,12 @@ from envbuilder.digest import Digest, describe
 from envbuilder.image.assemble import assemble
 from envbuilder.image.attached import COPIED, KINDS, copy_attached
 from envbuilder.image.forecast import forecast
-from envbuilder.image.predict import image_key, remember
+from envbuilder.image.predict import find_image, image_key, remember
 from envbuilder.layer.record import dump_layer
 from envbuilder.layer.tree import file
 from envbuilder.lock.codec import digest
 from envbuilder.lock.predicted import Predicted, PredictedLayer
+from envbuilder.mount.startup.newest import copy_trace, newest_trace
 from envbuilder.oci import media_types
 from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
@@ -94,6 +95,19 @@ def test_what_is_in_the_store_is_forecast_to_the_byte(store):
     assert found.beside is not None
     assert 0 <= moved - (layers + found.beside) <= 2 * len(COPIED)
     assert (ways(found), [each.build for each in found.layers]) == (["", "send", "send"], [False] * 3)
+
+
+def test_a_trace_that_goes_along_is_forecast_until_it_is_there(store):
+    there, image = MemoryTarget(), find_image(store, IMAGE.descriptor, SMALL, PLANS).image
+    copy(store, IMAGE.descriptor, there)
+    copy_attached(store, IMAGE.descriptor, there)
+    bundle = describe(b"bundle" * 100, media_types.HOT_BUNDLE)
+    attach(store, image.descriptor, media_types.TRACE_ARTIFACT, [(bundle, partial(io.BytesIO, b"bundle" * 100))])
+    found = forecast(SMALL, PLANS, None, store, there, newest_trace)
+    moved = copy_trace(store, image.descriptor, there)
+
+    assert bundle.size < found.beside == moved
+    assert forecast(SMALL, PLANS, None, store, there, newest_trace).beside == 0
 
 
 def test_nothing_is_sent_where_all_of_it_is(store, empty):
