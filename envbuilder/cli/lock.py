@@ -100,10 +100,10 @@ def command(
         specs = list(lineage(project, name))[::-1]
         for platform in specs[-1].platforms if all_platforms else asked:
             above: list[Lock] = []
-            for spec in specs:
+            for number, spec in enumerate(specs):
                 if (spec.name, platform) not in done:
                     own = options if spec.name in environments else for_parents
-                    done[spec.name, platform] = _lock(app, project, spec, platform, own, above)
+                    done[spec.name, platform] = _lock(app, project, specs[: number + 1], platform, own, above)
                 above.append(done[spec.name, platform].lock)
     rows = [
         {
@@ -127,12 +127,13 @@ def command(
 def _lock(
     app: App,
     project: Path,
-    spec: EnvSpec,
+    specs: Sequence[EnvSpec],
     platform: Platform,
     options: _Options,
     above: Sequence[Lock],
 ) -> _Done:
-    """Lock ``spec``; above: the locks of what it extends, the root first."""
+    """Lock the last of ``specs``, the others are what it extends, the root first; above: the locks of those."""
+    spec = specs[-1]
     existing, parent = read_lock(project, spec.name, platform), above[-1] if above else None
     if options.frozen:
         return _Done(require_fresh(spec, platform, existing, parent))
@@ -151,6 +152,7 @@ def _lock(
         ),
         existing=spread(existing, parent) if options.spread and existing else existing,
         parent=parent,
+        lineage=specs[:-1],
         upgrade=options.upgrade,
         upgrade_packages=options.upgrade_packages,
     )

@@ -23,7 +23,7 @@ from envbuilder.lock.partition import assign
 from envbuilder.lock.python import NoWheel, UnknownPackage, Unsatisfiable, resolve_wheels
 from envbuilder.lock.settings import DEFAULT
 from envbuilder.lock.uv import PythonTarget
-from envbuilder.lock.wanted import Wanted, substitutions, wanted
+from envbuilder.lock.wanted import Wanted, inheriting, substitutions, wanted
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec
 
@@ -47,6 +47,7 @@ def make_lock(
     machine: Machine,
     existing: Lock | None = None,
     parent: Lock | None = None,
+    lineage: Sequence[EnvSpec] = (),
     upgrade: bool = False,
     upgrade_packages: Collection[str] = (),
 ) -> Lock:
@@ -62,6 +63,7 @@ def make_lock(
         machine: how this machine reaches indexes and archives.
         existing: the lock as it is.
         parent: the parent's lock, which must be there when the environment extends one.
+        lineage: the declarations of what it extends, the root first: their sources and replacements hold.
         upgrade: choose everything anew.
         upgrade_packages: Python packages to choose anew; of a child also Debian packages of its parent.
 
@@ -83,8 +85,9 @@ def make_lock(
     debs = debs_below(spec, platform, machine, before, parent, theirs)
     system, glibc = system_below(spec, platform, machine, before, parent)
     python, target = python_target(spec, platform, debs, parent, system, glibc)
-    want = _wanted(spec, target, parent, machine)
-    uv = uv_of(spec, machine, sources=want.sources.values())
+    asked = inheriting(spec, lineage)
+    want = _wanted(asked, target, parent, machine)
+    uv = uv_of(asked, machine, sources=want.sources.values())
     try:
         wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
     except (Unsatisfiable, UnknownPackage, NoWheel) as error:
@@ -113,7 +116,7 @@ def make_lock(
         parent=_parent(parent, [*wheels, *debs]) if parent else None,
         system=system,
         allow_scripts=_allowed(spec, parent),
-        substitutions=substitutions(spec, want, wheels),
+        substitutions=substitutions(asked, want, wheels),
         bytecode=spec.bytecode and (parent is None or parent.bytecode),
     )
 

@@ -371,3 +371,35 @@ def test_a_child_whose_parent_has_an_index_that_this_machine_lacks_says_so(extra
 
     with pytest.raises(UnknownIndex, match="y: no index is configured for extra"):
         make_lock(EnvSpec(name="y", version="1", extends="x", requires=("a",)), X86, machine=machine, parent=parent)
+
+
+def test_a_child_does_not_bring_back_what_its_parent_keeps_out_or_replaces(machine):
+    gone, other = (
+        Replacement(name="a", instead="", reason="not wanted"),
+        Replacement(name="a", instead="a==1", reason="old"),
+    )
+    spec = EnvSpec(name="y", version="1", extends="x")
+    for replacement, there in ((gone, {"b": "2"}), (other, {"a": "1", "b": "2"})):
+        above = replace(SPEC, requires=("b",), replaced=(replacement,))
+        parent = make_lock(above, X86, machine=machine, existing=START)
+        child = make_lock(spec, X86, machine=machine, parent=parent, lineage=(above,))
+        asking = make_lock(replace(spec, requires=("a==2",)), X86, machine=machine, parent=parent, lineage=(above,))
+
+        assert versions(parent) == versions(child) == there
+        assert [each.name for each in child.substitutions] == ["a"]
+        assert versions(asking) == {"a": "2", "b": "2"}
+
+
+def test_a_childs_own_package_comes_from_where_its_parent_binds_the_name(extra, index):
+    server, machine = extra
+    index.add("corp-new", "9")  # whoever can publish there
+    server.add("corp-new", "1")
+    above = replace(SPEC, requires=("a",), sources={"corp-*": "extra"})
+    parent = make_lock(above, X86, machine=machine, existing=START)
+    spec = EnvSpec(name="y", version="1", extends="x", requires=("corp-new",))
+
+    child = make_lock(spec, X86, machine=machine, parent=parent, lineage=(above,))
+    loose = make_lock(replace(spec, sources={"*": "default"}), X86, machine=machine, parent=parent, lineage=(above,))
+
+    assert versions(child)["corp-new"] == "1"
+    assert versions(loose)["corp-new"] == "9"
