@@ -93,6 +93,8 @@ def command(
     project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
     if platforms and all_platforms:
         raise click.UsageError("--platform and --all-platforms exclude each other")
+    if frozen and (upgrade or upgrade_packages or spread):
+        raise click.UsageError("--frozen changes no lock: it excludes --upgrade, --upgrade-package and --spread")
     asked = tuple(Platform.parse(each) for each in platforms or ("linux/x86_64",))
     for_parents = replace(options, upgrade=False, upgrade_packages=(), spread=False)
     done: dict[tuple[str, Platform], _Done] = {}
