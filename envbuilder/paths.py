@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuilder.errors import IntegrityError
 
 #: Linux PATH_MAX and NAME_MAX in bytes (limits.h).
-_PATH_MAX, _NAME_MAX = 4096, 255
+PATH_MAX, NAME_MAX = 4096, 255
 #: Nearly every name: printable ASCII and canonical already. Three times as fast as taking it apart.
 _CANONICAL = re.compile(r"(?!\.{1,2}(?:/|\Z))[ -.0-~]{1,255}(?:/(?!\.{1,2}(?:/|\Z))[ -.0-~]{1,255})*\Z")
 
@@ -28,14 +28,14 @@ def entry_path(name: str, *, source: str) -> str:
     Raises:
         UnsafePath: what is left is empty, climbs, or is no valid Linux path.
     """
-    if len(name) < _PATH_MAX and _CANONICAL.match(name):
+    if len(name) < PATH_MAX and _CANONICAL.match(name):
         return name
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if not parts or ".." in parts or "\0" in name:
         raise UnsafePath(f"{source}: not a path inside the tree: {name[:200]!r}")
     path = "/".join(parts)
-    if len(path.encode("utf-8", "surrogateescape")) >= _PATH_MAX or any(
-        len(part.encode("utf-8", "surrogateescape")) > _NAME_MAX for part in parts
+    if len(path.encode("utf-8", "surrogateescape")) >= PATH_MAX or any(
+        len(part.encode("utf-8", "surrogateescape")) > NAME_MAX for part in parts
     ):
         raise UnsafePath(f"{source}: path too long: {name[:200]!r}")
     return path
@@ -47,7 +47,7 @@ def file_name(name: str, *, source: str) -> str:
     Raises:
         UnsafePath: it has a separator, is '.' or '..', starts with '.', or is empty.
     """
-    if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > _NAME_MAX:
+    if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > NAME_MAX:
         raise UnsafePath(f"{source}: not a file name: {name[:200]!r}")
     return name
 

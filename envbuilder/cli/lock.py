@@ -93,6 +93,8 @@ def command(
     project, options = app.need_project(), _Options(upgrade, upgrade_packages, frozen, dry_run, spread, check_bytes)
     if platforms and all_platforms:
         raise click.UsageError("--platform and --all-platforms exclude each other")
+    if frozen and (upgrade or upgrade_packages or spread):
+        raise click.UsageError("--frozen changes no lock: it excludes --upgrade, --upgrade-package and --spread")
     asked = tuple(Platform.parse(each) for each in platforms or ("linux/x86_64",))
     for_parents = replace(options, upgrade=False, upgrade_packages=(), spread=False)
     done: dict[tuple[str, Platform], _Done] = {}
@@ -100,10 +102,10 @@ def command(
         specs = list(lineage(project, name))[::-1]
         for platform in specs[-1].platforms if all_platforms else asked:
             above: list[Lock] = []
-            for spec in specs:
+            for number, spec in enumerate(specs):
                 if (spec.name, platform) not in done:
                     own = options if spec.name in environments else for_parents
-                    done[spec.name, platform] = _lock(app, project, spec, platform, own, above)
+                    done[spec.name, platform] = _lock(app, project, specs[: number + 1], platform, own, above)
                 above.append(done[spec.name, platform].lock)
     rows = [
         {
@@ -127,12 +129,13 @@ def command(
 def _lock(
     app: App,
     project: Path,
-    spec: EnvSpec,
+    specs: Sequence[EnvSpec],
     platform: Platform,
     options: _Options,
     above: Sequence[Lock],
 ) -> _Done:
-    """Lock ``spec``; above: the locks of what it extends, the root first."""
+    """Lock the last of ``specs``, the others are what it extends, the root first; above: the locks of those."""
+    spec = specs[-1]
     existing, parent = read_lock(project, spec.name, platform), above[-1] if above else None
     if options.frozen:
         return _Done(require_fresh(spec, platform, existing, parent))
@@ -151,6 +154,7 @@ def _lock(
         ),
         existing=spread(existing, parent) if options.spread and existing else existing,
         parent=parent,
+        lineage=specs[:-1],
         upgrade=options.upgrade,
         upgrade_packages=options.upgrade_packages,
     )

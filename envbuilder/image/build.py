@@ -16,7 +16,7 @@ from envbuilder.errors import SpecError
 from envbuilder.image.assemble import Image, assemble
 from envbuilder.image.attached import all_attached
 from envbuilder.image.base import hold_base
-from envbuilder.image.overlaps import check_overlaps
+from envbuilder.image.overlaps import check_overlaps, check_shared
 from envbuilder.layer.base import BasePlan
 from envbuilder.layer.build import build_layer, build_layers, find_layer, has_layer
 from envbuilder.layer.build_processes import without_collector
@@ -81,7 +81,7 @@ def build_image(
 
     Raises:
         TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
-        Conflict: two packages claim one path. Whatever fetching, reading and storing raise.
+        Conflict, SharedPath: two packages claim one path. Whatever fetching, reading and storing raise.
     """
     plans = plan(locks) if helper is None else compiled_here(plan(locks), *helper)
     reused: set[str] = set()
@@ -119,8 +119,9 @@ def build_image(
     artefact_plans = [each for each in plans if not isinstance(each, TopPlan | BasePlan)]
     build_layers(artefact_plans, store, artifacts, cache=cache, jobs=jobs, finished=note)
     wheel_plans = [each for each in artefact_plans if isinstance(each, WheelPlan)]
-    known = {each.key for each in wheel_plans if each.id in reused} & agreed
+    known = {each.key for each in artefact_plans if each.id in reused} & agreed
     check_overlaps(locks[-1], wheel_plans, by_id, artifacts, agreed=known)
+    check_shared(artefact_plans, by_id, artifacts, agreed=known)
     check_balance(locks[-1].name, layers, {each.id: len(parts_of(each)) for each in plans})
     image = _assemble(locks[-1], layers)
     for what, data in image.blobs.items():

@@ -32,6 +32,7 @@ from envbuilder.digest import Digest, canonical_json
 from envbuilder.errors import HostError
 from envbuilder.layer.compile_server import warm
 from envbuilder.layer.tree import Entry, file
+from envbuilder.paths import NAME_MAX, PATH_MAX
 
 #: A batch ends at either: at 25 ms for a process and 4 ms for a file, starting is 2 percent of the work.
 _BATCH_FILES, _BATCH_SIZE = 256, 8 << 20
@@ -221,6 +222,12 @@ def compiled_path(path: str, cache_tag: str) -> str:
     return f"{parent}/__pycache__/{name.removesuffix('.py')}.{cache_tag}.pyc"
 
 
+def is_compilable(path: str, cache_tag: str) -> bool:
+    """Whether a .pyc of the module at tree path ``path`` can be a file: its name is longer than the module's."""
+    encoded = compiled_path(path, cache_tag).encode("utf-8", "surrogateescape")
+    return len(encoded) < PATH_MAX and len(encoded.rpartition(b"/")[2]) <= NAME_MAX
+
+
 def compile_entries(modules: Iterable[Entry], compiler: Compiler) -> Iterator[Entry]:
     """A .pyc for each of ``modules`` that compiles, beside it, sorted by its path, with the module's owner.
 
@@ -230,6 +237,7 @@ def compile_entries(modules: Iterable[Entry], compiler: Compiler) -> Iterator[En
         whatever reading a module or ``compiler`` raises.
     """
     chosen = [entry for entry in modules if stat.S_ISREG(entry.mode) and not entry.link and entry.size <= _MAX_SOURCE]
+    chosen = [entry for entry in chosen if is_compilable(entry.path, compiler.cache_tag)]
     chosen.sort(key=lambda entry: entry.path.encode("utf-8", "surrogateescape"))
     compiled = compiler.compile(("/" + entry.path, _read(entry)) for entry in chosen)
     for entry, data in zip(chosen, compiled, strict=True):

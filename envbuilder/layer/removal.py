@@ -13,7 +13,7 @@ from envbuilder.digest import Digest, canonical_json
 from envbuilder.layer.deb import deb_entries
 from envbuilder.layer.frames import COMPRESSOR
 from envbuilder.layer.prefix import PREFIX, Prefix, prefix_claims
-from envbuilder.layer.pyc import compiled_path, debian_modules
+from envbuilder.layer.pyc import compiled_path, debian_modules, is_compilable
 from envbuilder.layer.tar import TAR_WRITER
 from envbuilder.layer.tree import Entry, whiteout
 from envbuilder.layer.wheel import WHEEL_WRITER, wheel_claims
@@ -75,8 +75,8 @@ class RemovalPlan:
         if not compiled:
             return [entry.path for entry in entries]
         tag = Prefix(root=PREFIX, python=self.python).cache_tag
-        modules = [compiled_path(entry.path, tag) for entry in debian_modules(entries)]
-        return [*(entry.path for entry in entries), *modules]
+        modules = [each.path for each in debian_modules(entries) if is_compilable(each.path, tag)]
+        return [*(entry.path for entry in entries), *(compiled_path(path, tag) for path in modules)]
 
 
 def removal_plan(layer: str, lock: Lock, parents: Sequence[Lock]) -> RemovalPlan:

@@ -18,7 +18,7 @@ from envbuilder.digest import Digest
 from envbuilder.errors import SpecError
 from envbuilder.layer.claims import Claim
 from envbuilder.layer.prefix import PREFIX, Prefix
-from envbuilder.layer.pyc import Compiler, compile_entries, compiled_path
+from envbuilder.layer.pyc import Compiler, compile_entries, compiled_path, is_compilable
 from envbuilder.layer.scripts import (
     command,
     for_python,
@@ -134,8 +134,9 @@ class InstalledWheel:
         """
         claims = {item.path: item.claim() for item in self.placed.values()}
         claims[self._record_path] = Claim(self.digest, 0o644)
-        modules = [path for path in claims if _is_module(path, self.where)] if compiled else []
         tag = self.where.cache_tag
+        modules = [path for path in claims if _is_module(path, self.where) and is_compilable(path, tag)]
+        modules = modules if compiled else []
         claims.update({compiled_path(path, tag): Claim(claims[path].digest, 0o644, path) for path in modules})
         return claims
 

@@ -73,7 +73,10 @@ def _proxy_headers(proxy: str) -> dict[str, str]:
 
 def without_credentials(url: str) -> str:
     """``url`` without its userinfo: for requests, which carry it in a header, and for messages."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address, but it may hold a password all the same
+        return re.sub(r"//.*@", "//", url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 

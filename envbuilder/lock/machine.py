@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,13 +53,13 @@ class Machine:
     base_of: Callable[[str, str, Platform], tuple[ForeignSystem, str]] = _no_base
 
 
-def uv_of(spec: EnvSpec, machine: Machine) -> Uv:
-    """How uv is started on ``machine`` for ``spec``.
+def uv_of(spec: EnvSpec, machine: Machine, *, sources: Iterable[str] = ()) -> Uv:
+    """How uv is started on ``machine`` for ``spec``; ``sources`` are roles that are wanted beside its own.
 
     Raises:
         UnknownIndex: see there.
     """
-    roles = {*spec.extra_indexes, *spec.sources.values()}
+    roles = {*spec.extra_indexes, *spec.sources.values(), *sources}
     if missing := sorted(role for role in roles if role not in machine.indexes.all):
         raise UnknownIndex(
             f"{spec.name}: no index is configured for {', '.join(missing)}",

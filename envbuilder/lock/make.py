@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.errors import SpecError
@@ -18,9 +20,10 @@ from envbuilder.lock.download import Http, http_pool
 from envbuilder.lock.machine import Machine, uv_of
 from envbuilder.lock.model import Artifact, Lock, LockedFile, Parent, Wheel
 from envbuilder.lock.partition import assign
-from envbuilder.lock.python import resolve_wheels
+from envbuilder.lock.python import NoWheel, UnknownPackage, Unsatisfiable, resolve_wheels
+from envbuilder.lock.settings import DEFAULT
 from envbuilder.lock.uv import PythonTarget
-from envbuilder.lock.wanted import Wanted, substitutions, wanted
+from envbuilder.lock.wanted import Wanted, inheriting, substitutions, wanted
 from envbuilder.oci.platform import Platform
 from envbuilder.spec.model import EnvSpec
 
@@ -44,6 +47,7 @@ def make_lock(
     machine: Machine,
     existing: Lock | None = None,
     parent: Lock | None = None,
+    lineage: Sequence[EnvSpec] = (),
     upgrade: bool = False,
     upgrade_packages: Collection[str] = (),
 ) -> Lock:
@@ -59,6 +63,7 @@ def make_lock(
         machine: how this machine reaches indexes and archives.
         existing: the lock as it is.
         parent: the parent's lock, which must be there when the environment extends one.
+        lineage: the declarations of what it extends, the root first: their sources and replacements hold.
         upgrade: choose everything anew.
         upgrade_packages: Python packages to choose anew; of a child also Debian packages of its parent.
 
@@ -80,9 +85,14 @@ def make_lock(
     debs = debs_below(spec, platform, machine, before, parent, theirs)
     system, glibc = system_below(spec, platform, machine, before, parent)
     python, target = python_target(spec, platform, debs, parent, system, glibc)
-    uv = uv_of(spec, machine)
-    want = _wanted(spec, target, parent, machine)
-    wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
+    asked = inheriting(spec, lineage)
+    want = _wanted(asked, target, parent, machine)
+    uv = uv_of(asked, machine, sources=want.sources.values())
+    try:
+        wheels = resolve_wheels(want, target, preferred=_preferred(before, parent, ours), uv=uv)
+    except (Unsatisfiable, UnknownPackage, NoWheel) as error:
+        error.hint = _where_else(error, want, spec, parent) or error.hint
+        raise
     wheels = _as_declared(wheels, spec, parent)
     cuda = cuda_axis(spec.cuda, wheels, debs=debs, inherited=parent.cuda if parent else None)
     assignment = assign(spec.name, wheels, debs, existing=existing, parent=parent, system=system)
@@ -106,7 +116,7 @@ def make_lock(
         parent=_parent(parent, [*wheels, *debs]) if parent else None,
         system=system,
         allow_scripts=_allowed(spec, parent),
-        substitutions=substitutions(spec, want, wheels),
+        substitutions=substitutions(asked, want, wheels),
         bytecode=spec.bytecode and (parent is None or parent.bytecode),
     )
 
@@ -165,12 +175,42 @@ def _preferred(existing: Lock | None, parent: Lock | None, named: Collection[str
 def _wanted(spec: EnvSpec, target: PythonTarget, parent: Lock | None, machine: Machine) -> Wanted:
     builds = Builds(http=Http(pool=http_pool(machine.environment), wait=lambda _: None), indexes=machine.indexes.all)
     want = wanted(spec, lambda role, name, version: builds.missing(role, name, version, target))
+    if parent:
+        want = replace(want, sources={**want.sources, **_as_there(parent, want, spec, machine)})
     inherited = [wheel.name for wheel in parent.wheels if wheel.name not in want.excluded] if parent else []
     return replace(
         want,
         requires=tuple(dict.fromkeys((*want.requires, *inherited))),
         constraints=(*want.constraints, *cuda_constraints(spec.cuda)),
     )
+
+
+def _as_there(parent: Lock, want: Wanted, spec: EnvSpec, machine: Machine) -> dict[str, str]:
+    """The index of each package of ``parent`` that ``want`` binds to none: the one that it has there.
+
+    What the parent has from the default one may come from elsewhere only when the child asks for it by name.
+    """
+    named = {canonicalize_name(Requirement(each).name) for each in want.requires}
+    astray = bool(spec.extra_indexes) and DEFAULT in machine.indexes.all  # an extra index is asked first
+    return {
+        wheel.name: wheel.index
+        for wheel in parent.wheels
+        if (wheel.index != DEFAULT or (astray and wheel.name not in named))
+        and wheel.name not in want.excluded
+        and want.source_of(wheel.name) is None
+    }
+
+
+def _where_else(error: SpecError, want: Wanted, spec: EnvSpec, parent: Lock | None) -> str:
+    """What helps when a package is sought only where the parent has it; "" when that is not the reason."""
+    for wheel in parent.wheels if parent else ():
+        role = want.sources.get(wheel.name)
+        if role and wheel.name not in spec.sources and re.search(rf"\b{re.escape(wheel.name)}\b", str(error)):
+            return (
+                f"{wheel.name} comes from the index {role!r}, as in {spec.extends}; to take it from another one, "
+                f"name that under [sources]."
+            )
+    return ""
 
 
 def _check_upgrades(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from urllib.parse import unquote, urlsplit
 
 from packaging.pylock import Package, PackageWheel, Pylock, PylockValidationError
 from packaging.utils import canonicalize_name
@@ -179,7 +180,9 @@ def _explained(error: ProgramFailed, target: PythonTarget) -> Exception:
 
 
 def _file(wheel: PackageWheel) -> str:
-    name = wheel.name or (wheel.url or wheel.path or "").rsplit("/", 1)[-1].split("#", 1)[0]
+    # Of an address the name is its last part as it is meant: PyTorch's indexes write torch-2.9.0%2Bcu130.
+    last = unquote(urlsplit(wheel.url).path) if wheel.url else wheel.path or ""
+    name = wheel.name or last.rpartition("/")[2]
     return file_name(name, source="uv's answer")
 
 

@@ -159,6 +159,17 @@ def _always(documents: Iterable[dict[str, Any]]) -> Iterator[str]:
                 yield from (DEFAULT,) if entry.get("default") is True else ()
 
 
+def _is_broken(index: str) -> bool:
+    """Whether ``index`` has a scheme, and then no host, a port that is no number, or a blank."""
+    if "://" not in index:
+        return False  # uv takes a relative path too
+    try:
+        parts = urlsplit(address_of(index))
+        return not parts.hostname or parts.port == 0 or bool(re.search(r"\s", index))
+    except ValueError:
+        return True
+
+
 def _named(text: str) -> tuple[str, str]:
     """Name and address in ``name=https://...``; the name is "" when there is none."""
     match = re.fullmatch(r"([A-Za-z0-9_-]+)=(.+)", text)
@@ -169,8 +180,13 @@ def _with_credentials(name: str, url: str, environment: Mapping[str, str]) -> st
     """``url`` with the credentials that UV_INDEX_<NAME>_USERNAME and _PASSWORD give, unless it has its own."""
     prefix = f"UV_INDEX_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_"
     user, password = environment.get(prefix + "USERNAME", ""), environment.get(prefix + "PASSWORD", "")
-    parts = urlsplit(url)
-    if not name or not (user or password) or "@" in parts.netloc:
+    if not name or not (user or password):
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whoever wants the address says so
+        return url
+    if "@" in parts.netloc:
         return url
     return urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{parts.netloc}"))
 
@@ -193,7 +209,7 @@ def read_python_indexes(
         asked.
 
     Raises:
-        SpecErrors: one of uv's files is not TOML, or a configured index is neither an address nor a folder.
+        SpecErrors: one of uv's files is not TOML, or an index is neither an address nor a folder.
     """
     home = Path(environ_home) if (environ_home := environment.get("HOME", "")) else None
     config = [Path(folder) for folder in [environment.get("XDG_CONFIG_HOME", "")] if folder]
@@ -214,6 +230,10 @@ def read_python_indexes(
         found = python_indexes(environment, configured, uv_files=map(_text, uv), pip_files=map(_text, pip))
     except SpecErrors as error:
         raise SpecErrors("uv's configuration", error.problems) from error
+    if broken := sorted(role for role, url in found.all.items() if not is_folder(url) and _is_broken(url)):
+        # uv would print it, and what is wrong with it is often a password.
+        problems = [f"indexes.{role}: not an address" for role in broken]
+        raise SpecErrors("settings", problems, hint="Write '/', '@', ':' and blanks of a password in percents (%2F).")
     logins = (*netrc_logins(environment), *uv_logins(environment))  # uv reads them itself, in this order
 
     def logged_in(url: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from envbuilder.errors import IntegrityError
 
@@ -41,7 +41,7 @@ def parse_page(data: bytes, content_type: str, url: str) -> dict[str, IndexFile]
     for href in parser.hrefs:
         address, fragment = urldefrag(urljoin(url, href))
         sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
-        files[unquote(address.rpartition("/")[2])] = IndexFile(address, sha256)
+        files[unquote(urlsplit(address).path.rpartition("/")[2])] = IndexFile(address, sha256)
     return files
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from packaging.requirements import Requirement
@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from envbuilder.errors import SpecError
 from envbuilder.lock.model import Substitution, Wheel
-from envbuilder.spec.model import EnvSpec
+from envbuilder.spec.model import EnvSpec, Replacement
 
 #: Python packages that Debian and Ubuntu install for themselves and that are on no index, or there only as a namesake
 #: or as source that wants the system's libraries: distribution name -> the Debian package that has it.
@@ -74,6 +74,23 @@ class Wanted:
         """The role that package ``name`` must come from; the most exact pattern wins. None when any will do."""
         fits = [pattern for pattern in self.sources if fnmatchcase(name, pattern)]
         return self.sources[max(fits, key=lambda pattern: ("*" not in pattern, len(pattern)))] if fits else None
+
+
+def inheriting(spec: EnvSpec, parents: Sequence[EnvSpec]) -> EnvSpec:
+    """``spec`` with the sources and replacements of ``parents``, the root first, where it says nothing else itself.
+
+    What a parent keeps out, replaces or binds to an index would else come back with what its packages need.
+    """
+    sources: dict[str, str] = {}
+    replacements: dict[str, Replacement] = {}
+    for each in (*parents, spec):
+        asked = {_name(requirement) for requirement in each.requires}
+        replacements = {name: other for name, other in replacements.items() if name not in asked}
+        replacements |= {other.name: other for other in each.replaced}
+        own = each.sources
+        sources = {name: role for name, role in sources.items() if not any(fnmatchcase(name, mine) for mine in own)}
+        sources |= own
+    return replace(spec, sources=sources, replaced=tuple(replacements[name] for name in sorted(replacements)))
 
 
 def wanted(spec: EnvSpec, has_build: Callable[[str, str, str], str]) -> Wanted:

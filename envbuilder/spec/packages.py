@@ -26,9 +26,17 @@ _FILE = re.compile(r"(?:\.\./)*[^/\0]+(?:/[^/\0]+)*\Z")
 _PATTERN = re.compile(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?\Z")
 #: One pin of ``pip freeze``.
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\S+)\Z")
+#: Variables of a marker that are set only when an extra or a dependency group is installed (PEP 508, PEP 751).
+_OPTIONAL = re.compile(r"\b(?:extras?|dependency_groups)\b")
+_LITERAL = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 #: The text of a file of the environment's folder; None when there is none; raises SpecError when it may not be used.
 TextOf = Callable[[str], "str | None"]
+
+
+def is_optional(marker: str) -> bool:
+    """Whether ``marker`` asks for an extra or a dependency group."""
+    return bool(_OPTIONAL.search(_LITERAL.sub("", marker)))
 
 
 def requirements(top: Table, key: str) -> tuple[str, ...]:
@@ -49,6 +57,9 @@ def requirements(top: Table, key: str) -> tuple[str, ...]:
             continue
         if key == "constraints" and requirement.extras:
             top.note(where, f"a constraint has no extras: {value!r}")
+            continue
+        if requirement.marker and is_optional(str(requirement.marker)):
+            top.note(where, f"nothing here is an extra of something, so this would never be installed: {value!r}")
             continue
         requirement.name = canonicalize_name(requirement.name)
         found.add(str(requirement))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from envbuilder.digest import Digest
 from envbuilder.lock.model import Wheel
@@ -73,6 +73,7 @@ class PackageIndex:
     faults: answers by path, each used once, in place of the right one; ``cut`` alone shortens the right one.
     seen: (path, headers) of every request. html: pages as HTML (PEP 503). user: "name:password" that is wanted.
     ranges: whether Range is honoured. hashes, sizes: whether pages promise digests and sizes.
+    quoted: whether addresses are written with ``%2B`` for ``+`` and end with a query, as PyTorch's and signed ones are.
     promised: sha256 by file name, in place of the right one. A page of links to all files is at ``/links.html``.
     """
 
@@ -85,6 +86,7 @@ class PackageIndex:
     ranges: bool = True
     hashes: bool = True
     sizes: bool = True
+    quoted: bool = False
     files_host: str = ""
     promised: dict[str, str] = field(default_factory=dict)
     _server: Any = None
@@ -185,7 +187,7 @@ class PackageIndex:
         files = [
             {
                 "filename": name,
-                "url": f"{self.files_host}/files/{name}",
+                "url": f"{self.files_host}/files/{self._written(name)}",
                 "hashes": {"sha256": digests[name]} if self.hashes else {},
                 **({"size": len(data)} if self.sizes else {}),
             }
@@ -194,9 +196,12 @@ class PackageIndex:
         page = {"meta": {"api-version": "1.1"}, "name": project, "versions": [], "files": files}
         return Answer(200, json.dumps(page).encode(), {"Content-Type": "application/vnd.pypi.simple.v1+json"})
 
+    def _written(self, name: str) -> str:
+        return quote(name) + "?signature=12" if self.quoted else name
+
     def _links(self, names: Sequence[str]) -> Answer:
         anchors = "".join(
-            f'<a href="{self.files_host}/files/{html.escape(name)}'
+            f'<a href="{self.files_host}/files/{html.escape(self._written(name))}'
             f'#sha256={hashlib.sha256(self.files[f"/files/{name}"]).hexdigest()}">{name}</a>'
             for name in names
         )

@@ -169,6 +169,8 @@ def test_the_processes_of_a_killed_build_end_and_the_next_build_clears_up_after_
 def test_an_environment_is_locked_for_every_platform_that_it_declares(cli):
     rows = cli.json("lock", "--frozen", "--all-platforms", "hello", "databricks-ai-v5")
     told = cli("lock", "--frozen", "--all-platforms", "--platform", "linux/x86_64", "hello", status=2)
+    for option in (["--upgrade"], ["--upgrade-package", "numpy"], ["--spread"]):
+        assert "--frozen changes no lock" in cli("lock", "--frozen", *option, "hello", status=2).stderr
 
     assert [(row["name"], row["platform"], row["file"]) for row in rows] == [
         ("hello", "linux/aarch64", "lockfiles/hello/linux-aarch64.lock.toml"),

@@ -46,8 +46,10 @@ class Control:
     @property
     def declared_conffiles(self) -> tuple[tuple[str, str], ...]:
         """(absolute path, flag) of each conffile; flag ``remove-on-upgrade`` marks one that is no longer shipped."""
-        words = (line.split() for line in self.text("conffiles").splitlines())
-        return tuple((parts[-1], parts[0] if len(parts) > 1 else "") for parts in words if parts)
+        lines = (line.strip() for line in self.text("conffiles").splitlines())
+        # A path may have blanks; only what stands before its '/' is a flag.
+        parts = (("", line) if line.startswith("/") else tuple(line.split(None, 1)) for line in lines if line)
+        return tuple((part[1], part[0]) for part in parts if len(part) == 2)
 
     @property
     def md5sums(self) -> Mapping[str, str]:

@@ -45,7 +45,7 @@ def check_overlaps(controls: Iterable[Control]) -> None:
     """Check that no two packages ship different files at one path, by the checksums that they carry.
 
     ``Replaces`` is no excuse: which file wins is decided by the order of layers, not of installation.
-    Packages' symbolic links have no checksums; the merged tree of the layers is checked for those.
+    Packages' symbolic links have no checksums, and some packages carry none: image/overlaps.py checks layers for those.
 
     Raises:
         SharedPath: every path and both packages. InPrefix: one of them reaches into where Python packages go.

@@ -1,23 +1,26 @@
 """Packages of different layers at one path, looked at once."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
 
 from envbuilder.digest import Digest, describe
-from envbuilder.image.overlaps import check_here, check_overlaps
+from envbuilder.image.overlaps import check_here, check_overlaps, check_shared
 from envbuilder.layer.claims import Conflict
-from envbuilder.layer.deb import InPrefix
+from envbuilder.layer.deb import InPrefix, deb_entries
 from envbuilder.layer.debian.maintainer import UnknownScript
 from envbuilder.layer.debian.overlaps import SharedPath
 from envbuilder.layer.model import Layer
-from envbuilder.layer.plan import Compilation, WheelPlan
-from envbuilder.layer.tree import Placed
+from envbuilder.layer.plan import Compilation, DebPlan, WheelPlan
+from envbuilder.layer.removal import RemovalPlan
+from envbuilder.layer.tree import Placed, directory, file, symlink, whiteout
 from envbuilder.lock.model import Wheel
 from envbuilder.oci import media_types
 from envbuilder.testing.artifacts import locked_wheel, make_wheel
 from envbuilder.testing.debs import deb_of, make_deb
+from envbuilder.testing.layers import layer_of
 from envbuilder.testing.locks import SMALL
 
 
@@ -80,6 +83,88 @@ def test_layers_that_an_image_had_together_are_not_looked_at_again(world):
     check_overlaps(lock, plans, layers, files, agreed={plan.key for plan in plans})
 
     assert files.asked == []
+
+
+def test_a_file_in_one_layer_and_a_directory_in_another_are_a_conflict(world, tmp_path):
+    lock, plans, layers, files = world
+    plan, data = plans[2], make_wheel("c", files={"both.py/x.txt": b""})
+    (tmp_path / "c-1.0-py3-none-any.whl").write_bytes(data)
+    below = (Placed(path="both.py", mode=0o40755), Placed(path="both.py/x.txt", mode=0o100644))
+    both = [plans[0], plan]
+
+    for order in (both, both[::-1]):
+        with pytest.raises(Conflict, match=r"both\.py: a file in a, a directory in c"):
+            check_overlaps(
+                lock, order, {**layers, plan.id: replace(layers[plan.id], placed=below)}, files, agreed=frozenset()
+            )
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """Check layers of a Debian package each, by its entries and the checksums that it carries."""
+
+    def check(*packages, hides=None, agreed=False):
+        plans, layers, kept = [], {}, {}
+        for number, (entries, sums) in enumerate(packages):
+            name = f"deb{number}"
+            data = make_deb([directory("usr"), *entries], name=name, members={"md5sums": sums} if sums else {})
+            deb = deb_of(data, name=name)
+            kept[deb] = tmp_path / f"{name}.deb"
+            kept[deb].write_bytes(data)
+            compilation = Compilation(python=SMALL.python, platform=SMALL.platform, packages=None)
+            plans.append(DebPlan(id=f"x/{name}", debs=(deb,), compilation=compilation))
+            layers[f"x/{name}"] = layer_of(list(deb_entries(kept[deb], deb))).layer
+        if hides:
+            plan = RemovalPlan(id="x/removed", removed=(), kept=(), files=(), python=SMALL.python)
+            plans.insert(1, plan)
+            layers[plan.id] = layer_of([whiteout(hides)]).layer
+        known = {plan.key for plan in plans} if agreed else frozenset()
+        check_shared(plans, layers, SimpleNamespace(file=kept.__getitem__), agreed=known)
+
+    return check
+
+
+def md5(data, path="usr/x"):
+    return f"{hashlib.md5(data, usedforsecurity=False).hexdigest()}  {path}\n"
+
+
+A, B, LINK = file("usr/x", b"a"), file("usr/x", b"b"), symlink("usr/x", "a")
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ((A, ""), (B, "")),
+        ((A, ""), (A, "")),
+        ((A, md5(b"a")), (B, "")),
+        ((LINK, ""), (symlink("usr/x", "b"), "")),
+        ((LINK, ""), (A, md5(b"a"))),
+        ((directory("usr/x"), ""), (LINK, "")),
+        ((directory("usr/x"), ""), (A, md5(b"a"))),
+    ],
+)
+def test_a_path_that_is_not_the_same_in_two_layers_of_debian_packages_is_refused(shared, one, two):
+    for packages in ((one, two), (two, one)):
+        with pytest.raises(SharedPath, match="/usr/x: both of deb0 and deb1 have it"):
+            shared(*(([entry], sums) for entry, sums in packages))
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        [([A], md5(b"a")), ([A], md5(b"a"))],
+        [([LINK], ""), ([LINK], "")],
+        [([directory("usr/x")], ""), ([directory("usr/x", 0o700)], "")],
+    ],
+)
+def test_what_two_debian_packages_both_have_is_in_no_ones_way(shared, packages):
+    shared(*packages)
+
+
+def test_what_is_hidden_or_was_in_one_image_before_is_not_looked_at(shared):
+    shared(([A], ""), ([B], ""), hides="usr/x")
+    shared(([A], ""), ([B], ""), hides="usr")
+    shared(([A], ""), ([B], ""), agreed=True)
 
 
 @pytest.fixture

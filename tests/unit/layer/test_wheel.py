@@ -168,6 +168,15 @@ def test_modules_that_compile_get_a_pyc_and_others_none(tree):
     assert content(found[f"{SITE}/pkg/__pycache__/a.cpython-312.pyc"]) == b"other"
 
 
+def test_a_module_whose_pyc_could_have_no_name_is_installed_without_one(tree, claims):
+    data = make_wheel("pkg", files={"n" * 239 + ".py": b"a", "n" * 240 + ".py": b"b"})
+
+    found = tree(data, compiler=Upper())
+
+    assert [path for path in found if path.endswith(".pyc")] == [f"{SITE}/__pycache__/{'n' * 239}.cpython-313.pyc"]
+    assert found.keys() == claims("pkg", data).keys()
+
+
 def test_pip_gets_the_command_names_of_the_images_python(tree):
     points = "[console_scripts]\npip = pip:main\npip3 = pip:main\npip3.9 = pip:main\n"
     found = tree(make_wheel("pip", entry_points=points), name="pip")

@@ -3,6 +3,7 @@
 import pytest
 
 from envbuilder.lock.export import pylock, requirements
+from envbuilder.lock.import_words import oldest_python
 from envbuilder.lock.imports import CannotImport, declaration, read_import
 from envbuilder.spec.parse import parse
 from envbuilder.testing.locks import FULL
@@ -98,8 +99,7 @@ def test_every_line_of_a_plain_requirements_file_is_asked_for(tmp_path):
 
     assert found.requires == ("a<2,>=1", "b")
     assert found.constraints == ("b==1", "c<3")
-    assert [what for what, _ in found.left_out][-1] == "d"
-    assert len(found.left_out) == 2
+    assert [what for what, _ in found.left_out] == ["--extra-index-url https://example.org/simple", "./here", "d"]
 
 
 def test_a_line_that_is_no_requirement_is_told(tmp_path):
@@ -186,3 +186,119 @@ def test_a_file_without_any_requirement_is_no_empty_environment(tmp_path):
 
     with pytest.raises(CannotImport, match="want requirements, got none among 1 lines"):
         read_import(file)
+
+
+SECRETS = (
+    ("requirements.txt", "a\n--index-url https://me:s3cret@example.org/simple\n"),
+    ("requirements.txt", "a\ngit+https://s3cret@example.org/b.git@v1#egg=b\n-e git+https://s3cret@example.org/c\n"),
+    ("requirements.txt", "a\nhttps://example.org/d-1.whl?token=s3cret\n"),
+    ("requirements.txt", "a\nb @ https://me:s3cret@example.org/b.whl\nnot a requirement https://s3cret@example.org\n"),
+    ("requirements.txt", "a\nhttps://me:" + "long" * 60 + "s3cret@example.org/d-1.whl\n"),
+    ("environment.yml", "dependencies:\n- pip:\n  - a\n  - --index-url https://me:s3cret@example.org/simple\n"),
+    ("environment.yml", "dependencies:\n- pip:\n  - a\n  - git+https://s3cret@example.org/b.git\n"),
+)
+
+
+@pytest.mark.parametrize(("name", "text"), SECRETS)
+def test_a_credential_in_an_address_is_in_no_declaration(tmp_path, name, text):
+    found = imported(tmp_path, name, text)
+
+    assert found.left_out
+    assert "s3cret" not in declaration(found, "x", source=name)
+    assert "longlong" not in declaration(found, "x", source=name)
+
+
+def test_a_credential_of_an_included_url_is_in_no_message(tmp_path):
+    with pytest.raises(CannotImport) as caught:
+        imported(tmp_path, "requirements.txt", "-r https://me:s3cret@example.org/more.txt\n")
+
+    assert "s3cret" not in str(caught.value)
+
+
+def test_options_that_decide_what_is_installed_are_told(tmp_path):
+    text = "--index-url https://a.example/simple\n--find-links ./wheels\n--pre\na\n"
+
+    found = imported(tmp_path, "requirements.txt", text)
+
+    assert [what for what, _ in found.left_out] == [
+        "--find-links ./wheels",
+        "--index-url https://a.example/simple",
+        "--pre",
+    ]
+
+
+def test_a_file_of_limits_asks_for_nothing(tmp_path):
+    text = COMPILED + "idna==3\n    # via\n    #   -c limits.txt\n    #   requests\n"
+
+    assert imported(tmp_path, "requirements.txt", text).requires == ("requests[socks]",)
+
+
+def test_what_only_an_extra_or_a_group_of_a_uv_lock_asks_for_is_told(tmp_path):
+    wishes = 'requires-dist = [\n    { name = "torch", marker = "extra == \'gpu\'" },'
+    lock = UV_LOCK.replace("requires-dist = [", wishes)
+    lock = lock.replace("]\n\n[[package]]", ']\nrequires-dev = { dev = [{ name = "pytest" }] }\n\n[[package]]', 1)
+
+    found = imported(tmp_path, "uv.lock", lock)
+
+    assert found.requires == ("requests[socks]>=2",)
+    assert {what for what, _ in found.left_out} == {"private", "pytest", "torch"}
+
+
+def test_what_only_an_extra_or_a_group_of_a_pylock_asks_for_is_told(tmp_path):
+    text = 'lock-version = "1.0"\ncreated-by = "x"\nextras = ["extra"]\ndependency-groups = ["dev"]\n'
+    markers = {"a": "'extra' in extras", "b": "'dev' in dependency_groups", "c": "sys_platform != 'extra'"}
+    for name, marker in markers.items():
+        wheel = f'{{ url = "https://example.org/{name}-1-py3-none-any.whl", hashes = {{ sha256 = "00" }} }}'
+        text += f'[[packages]]\nname = "{name}"\nversion = "1"\nmarker = "{marker}"\nwheels = [{wheel}]\n'
+
+    found = imported(tmp_path, "pylock.toml", text)
+
+    assert found.requires == ('c; sys_platform != "extra"',)
+    assert {what for what, _ in found.left_out} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        (">=3.11,<3.13", "3.11"),
+        ("<3.13, >=3.11", "3.11"),
+        ("!=3.9.*,>=3.8", "3.8"),
+        ("<3.13", "3.12"),
+        ("==3.12.3", "3.12"),
+        ("~=3.11", "3.11"),
+        (">=3", ""),
+        ("", ""),
+        ("nonsense 3.11", "3.11"),
+    ],
+)
+def test_the_python_of_a_file_is_the_oldest_that_it_names_and_allows(text, python):
+    assert oldest_python(text) == python
+
+
+@pytest.mark.parametrize(
+    ("item", "asked"),
+    [
+        ("a ; python_version < '3.12'", 'a; python_version < "3.12"'),
+        ('"a>=1"', "a>=1"),
+        ("'a ; sys_platform == ''linux'''", 'a; sys_platform == "linux"'),
+        ("\"b ; sys_platform == 'linux'\"", 'b; sys_platform == "linux"'),
+        ("'a'  # why", "a"),
+    ],
+)
+def test_quotes_of_yaml_go_and_those_of_a_marker_stay(tmp_path, item, asked):
+    assert imported(tmp_path, "environment.yml", f"dependencies:\n- pip:\n  - {item}\n").requires == (asked,)
+
+
+def test_variables_of_a_conda_environment_are_told(tmp_path):
+    text = "dependencies:\n- python 3.11.*\n- pip:\n  - a\nvariables:\n  A: b\n"
+
+    found = imported(tmp_path, "environment.yml", text)
+
+    assert found.requires == ("a",)
+    assert found.python == "3.11"
+    assert "variables" in {what for what, _ in found.left_out}
+
+
+def test_a_list_of_pip_on_one_line_is_refused(tmp_path):
+    with pytest.raises(CannotImport, match="one dependency a line"):
+        imported(tmp_path, "environment.yml", "dependencies:\n- pip: [a, b]\n")

@@ -3,6 +3,7 @@
 import pytest
 
 from envbuilder.errors import SpecErrors
+from envbuilder.lock.download import without_credentials
 from envbuilder.lock.settings import Indexes, python_indexes, read_python_indexes
 
 A, B = "https://a.example/simple", "https://b.example/simple"
@@ -112,3 +113,38 @@ def test_a_broken_uv_file_is_told(tmp_path):
 
     with pytest.raises(SpecErrors, match="uv's configuration: not TOML"):
         read_python_indexes({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}, {})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://me:s3cr3t@h example/simple",
+        "https://me:x/s3cr3t@h.example/simple",
+        "https://me:s3cr3t@h.example:99999/simple",
+        "https://me:s3cr3t@[::1/simple",
+        "flat+https://me:s3cr3t@h.example:port/links",
+        "https:///s3cr3t",
+    ],
+)
+def test_an_index_that_is_no_address_is_told_without_what_it_says(tmp_path, address):
+    (tmp_path / "uv.toml").write_text(f'[[index]]\nname = "corp"\nurl = "{address}"')
+    uvs = {"UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "UV_INDEX_CORP_USERNAME": "me"}
+    for environment, configured in (({}, {"corp": address}), (uvs, {})):
+        with pytest.raises(SpecErrors, match=r"indexes\.corp: not an address") as refused:
+            read_python_indexes(environment, configured)
+
+        assert "s3cr3t" not in str(refused.value)
+
+
+def test_what_is_no_address_is_shown_without_a_password():
+    assert without_credentials("https://me:s3cr3t@[::1/simple") == "https://[::1/simple"
+
+
+def test_a_relative_folder_of_uvs_and_an_address_with_an_at_sign_are_left_alone(tmp_path):
+    (tmp_path / "uv.toml").write_text('[[index]]\nname = "near"\nurl = "./wheels"\nformat = "flat"')
+    address = "https://h.example/feed@view/simple"
+
+    found = read_python_indexes({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}, {"azure": address})
+
+    assert found.all["azure"] == address
+    assert "near" in found.all

@@ -14,6 +14,7 @@ from envbuilder.lock.codec import digest, dump, load
 from envbuilder.lock.machine import Machine, UnknownIndex
 from envbuilder.lock.make import PlatformNotDeclared, UnknownUpgrade, UnknownWheel, make_lock, spread
 from envbuilder.lock.model import BaseImage, BaseLayer, Changed, ForeignSystem
+from envbuilder.lock.python import Unsatisfiable
 from envbuilder.lock.settings import python_indexes
 from envbuilder.oci.platform import Platform
 from envbuilder.proc import run
@@ -317,3 +318,88 @@ def test_what_is_not_compiled_is_said_by_the_lock_and_inherited(machine):
     assert (START.bytecode, parent.bytecode, child.bytecode) == (True, False, False)
     assert load(dump(parent), source="x") == parent
     assert "bytecode changed" in changes(START, parent)
+
+
+@pytest.fixture
+def extra(machine):
+    """A second index and a machine that knows it; it has another build of b, and an a of its own."""
+    with PackageIndex() as server:
+        server.add("b", "2+cu130", requires=["a"])
+        server.add("a", "9")
+        yield server, replace(machine, indexes=python_indexes(machine.environment, {"extra": server.url}))
+
+
+def test_a_child_takes_what_its_parent_has_from_the_parents_index(extra, index):
+    _, machine = extra
+    parent = make_lock(replace(SPEC, requires=("b",), sources={"b": "extra"}), X86, machine=machine, existing=START)
+    index.add("c", "1", requires=["b"])
+
+    child = make_lock(EnvSpec(name="y", version="1", extends="x", requires=("c",)), X86, machine=machine, parent=parent)
+
+    assert versions(parent) == {"a": "2", "b": "2+cu130"}
+    assert versions(child) == {"a": "2", "b": "2+cu130", "c": "1"}
+    assert child.parent.changed == ()
+
+
+def test_an_index_that_a_child_adds_gives_it_no_package_of_its_parent_that_it_does_not_name(extra):
+    _, machine = extra
+    parent = make_lock(replace(SPEC, requires=("b",)), X86, machine=machine, existing=START)
+
+    def child(*requires):
+        spec = EnvSpec(name="y", version="1", extends="x", requires=requires, extra_indexes=("extra",))
+        return versions(make_lock(spec, X86, machine=machine, parent=parent))
+
+    assert child() == {"a": "2", "b": "2"}
+    assert child("b==2+cu130") == {"a": "2", "b": "2+cu130"}
+
+
+def test_a_child_that_wants_a_package_from_elsewhere_says_so(extra):
+    _, machine = extra
+    parent = make_lock(replace(SPEC, requires=("b",), sources={"b": "extra"}), X86, machine=machine, existing=START)
+    spec = EnvSpec(name="y", version="1", extends="x", requires=("b==1",))
+
+    with pytest.raises(Unsatisfiable) as refused:
+        make_lock(spec, X86, machine=machine, parent=parent)
+    child = make_lock(replace(spec, sources={"b": "default"}), X86, machine=machine, parent=parent)
+
+    assert refused.value.hint.startswith("b comes from the index 'extra', as in x")
+    assert versions(child)["b"] == "1"
+
+
+def test_a_child_whose_parent_has_an_index_that_this_machine_lacks_says_so(extra, machine):
+    parent = make_lock(replace(SPEC, requires=("b",), sources={"b": "extra"}), X86, machine=extra[1], existing=START)
+
+    with pytest.raises(UnknownIndex, match="y: no index is configured for extra"):
+        make_lock(EnvSpec(name="y", version="1", extends="x", requires=("a",)), X86, machine=machine, parent=parent)
+
+
+def test_a_child_does_not_bring_back_what_its_parent_keeps_out_or_replaces(machine):
+    gone, other = (
+        Replacement(name="a", instead="", reason="not wanted"),
+        Replacement(name="a", instead="a==1", reason="old"),
+    )
+    spec = EnvSpec(name="y", version="1", extends="x")
+    for replacement, there in ((gone, {"b": "2"}), (other, {"a": "1", "b": "2"})):
+        above = replace(SPEC, requires=("b",), replaced=(replacement,))
+        parent = make_lock(above, X86, machine=machine, existing=START)
+        child = make_lock(spec, X86, machine=machine, parent=parent, lineage=(above,))
+        asking = make_lock(replace(spec, requires=("a==2",)), X86, machine=machine, parent=parent, lineage=(above,))
+
+        assert versions(parent) == versions(child) == there
+        assert [each.name for each in child.substitutions] == ["a"]
+        assert versions(asking) == {"a": "2", "b": "2"}
+
+
+def test_a_childs_own_package_comes_from_where_its_parent_binds_the_name(extra, index):
+    server, machine = extra
+    index.add("corp-new", "9")  # whoever can publish there
+    server.add("corp-new", "1")
+    above = replace(SPEC, requires=("a",), sources={"corp-*": "extra"})
+    parent = make_lock(above, X86, machine=machine, existing=START)
+    spec = EnvSpec(name="y", version="1", extends="x", requires=("corp-new",))
+
+    child = make_lock(spec, X86, machine=machine, parent=parent, lineage=(above,))
+    loose = make_lock(replace(spec, sources={"*": "default"}), X86, machine=machine, parent=parent, lineage=(above,))
+
+    assert versions(child)["corp-new"] == "1"
+    assert versions(loose)["corp-new"] == "9"

@@ -332,6 +332,17 @@ def test_a_page_of_links_is_an_index_of_all_that_it_names(index, corp, uv, envir
     assert "secret" not in str(found)
 
 
+@pytest.mark.parametrize("html", [False, True])
+def test_an_address_that_writes_the_local_version_in_percents_is_a_file_as_any_other(index, uv, html):
+    index.html, index.quoted = html, True
+    wheel = index.add("torch", "2.9.0+cu130")
+
+    found = resolve(["torch"], TARGET, uv=replace(uv, size_of=lambda _: wheel.size))
+
+    assert found == (wheel,)
+    assert found[0].file == "torch-2.9.0+cu130-py3-none-any.whl"
+
+
 def test_an_offline_wheelhouse_is_all_that_is_asked(index, uv, tmp_path):
     for name, requires in (("a", ["b"]), ("b", [])):
         file, data = tiny_wheel(name, "1", requires=requires)

@@ -22,10 +22,12 @@ def test_json_pages_give_addresses_and_digests():
 
 def test_html_pages_give_addresses_and_digests():
     page = f'<a href="../../f/a-1%2Bcu130.whl#sha256={SHA}">a</a><a name="x"></a><a href="b-1.whl#md5=ff">b</a>'
+    page += '<a href="c-1.whl?signature=1/2">c</a>'
 
     assert parse_page(page.encode(), "text/html", URL) == {
         "a-1+cu130.whl": IndexFile("https://index.example/f/a-1%2Bcu130.whl", SHA),
         "b-1.whl": IndexFile("https://index.example/simple/a/b-1.whl", ""),
+        "c-1.whl": IndexFile("https://index.example/simple/a/c-1.whl?signature=1/2", ""),
     }
 
 

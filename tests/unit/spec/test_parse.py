@@ -128,6 +128,10 @@ def test_all_problems_are_reported_at_once_with_their_paths():
         ('allow-records = ["a b"]', "allow-records[0]: not the name of a Python package: 'a b'"),
         ('requires = ["a", "numpy=="]', "requires[1]: not a PEP 508 requirement: 'numpy=='"),
         ('requires = ["a @ https://h/a.whl"]', "requires[0]: want a version, not a URL, got 'a' from a URL"),
+        (
+            "requires = [\"a ; extra == 'gpu'\"]",
+            "requires[0]: nothing here is an extra of something, so this would never be installed: \"a ; extra == 'gpu'\"",
+        ),
         ('requires = "numpy"', "requires: want an array, got a string"),
         ("requires = [1]", "requires[0]: want a string, got an integer"),
         ('constraints = ["a[b]<1"]', "constraints[0]: a constraint has no extras: 'a[b]<1'"),

@@ -1,6 +1,7 @@
 import pytest
 
 from envbuilder.layer.debian.ar import BadDeb
+from envbuilder.layer.debian.control import Control
 from envbuilder.layer.debian.effects import Divert
 from envbuilder.layer.debian.overlaps import DivertedPath, SharedPath, check_diversions, check_overlaps
 from envbuilder.layer.debian.system import read_system
@@ -29,6 +30,17 @@ def test_dangling_links_and_loops_lead_nowhere(system, placed, target):
 
     assert found.follow("loop") is None
     assert found.listdir("loop") == ()
+
+
+def test_a_conffile_may_have_blanks_in_its_path():
+    text = "/etc/my file.conf\n/etc/a.conf \nremove-on-upgrade /etc/old file.conf\n\n"
+
+    found = Control(
+        package="xx", version="1", architecture="all", fields={}, members={"conffiles": (0o644, text.encode())}
+    )
+
+    assert found.conffiles == ("/etc/my file.conf", "/etc/a.conf")
+    assert found.declared_conffiles[-1] == ("/etc/old file.conf", "remove-on-upgrade")
 
 
 def test_only_wanted_content_and_conffile_sums_are_read(tmp_path):
