@@ -71,11 +71,11 @@ def parse_refusal(body: bytes, secrets: Sequence[str] = ()) -> Refusal:
     try:
         value = json.loads(body)
         errors = [item for item in value["errors"] if isinstance(item, dict)][:10]
-        codes = tuple(plain(str(item.get("code", "")), 60) for item in errors)
+        codes = tuple(plain(without(str(item.get("code", "")), secrets), 60) for item in errors)
         texts = [f"{item.get('code', '')}: {item.get('message', '')}" for item in errors]
         text = "; ".join(texts)
     except (ValueError, KeyError, TypeError, RecursionError):
-        codes, text = (), body[:_MAX_TEXT].decode("utf-8", "replace")
+        codes, text = (), body.decode("utf-8", "replace")  # a secret that was cut in two would not be found
     return Refusal(codes, plain(without(text, secrets), _MAX_TEXT))
 
 

@@ -26,6 +26,7 @@ from envbuilder.registry.download import Download, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.offer import offer
+from envbuilder.registry.redact import plain
 from envbuilder.registry.referrers import RegistryReferrers
 from envbuilder.registry.upload import Upload, UploadSettings
 from envbuilder.store.pace import Pace
@@ -294,7 +295,7 @@ class RegistryTarget(RegistryReferrers):
             raise DigestMismatch(source, Digest(name), len(data), got, len(data))
         said = answer.headers.get("Docker-Content-Digest", "")
         if said.startswith("sha256:") and said != str(got):
-            _log.warning("%s: its header says %s, its bytes are %s; the bytes count", source, said[:80], got)
+            _log.warning("%s: its header says %s, its bytes are %s; the bytes count", source, plain(said, 80), got)
         media_type = parse_document(data, source=source).media_type
         declared = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if declared in _DOCUMENTS and declared != media_type:
@@ -315,7 +316,7 @@ class RegistryTarget(RegistryReferrers):
         answer.finish()
         said = answer.headers.get("Docker-Content-Digest", str(what.digest))
         if said.startswith("sha256:") and said != str(what.digest):
-            raise BadAnswer(f"{self.name}: want {what.digest} stored, the registry says it stored {said[:80]}")
+            raise BadAnswer(f"{self.name}: want {what.digest} stored, the registry says it stored {plain(said, 80)}")
         self._keep(what.digest, data)
 
     def _get_blob(self, what: Descriptor, byte_range: str) -> Answer:
@@ -372,9 +373,8 @@ class RegistryTarget(RegistryReferrers):
         right = match and int(match[1]) == offset and int(match[2]) == offset + size - 1
         if not match or not right or match[3] not in ("*", str(what.size)):
             answer.close()
-            raise BadAnswer(
-                f"{answer.where}: want Content-Range bytes {offset}-{offset + size - 1}/{what.size}, got {text[:80]!r}"
-            )
+            wanted = f"{offset}-{offset + size - 1}/{what.size}"
+            raise BadAnswer(f"{answer.where}: want Content-Range bytes {wanted}, got {plain(text, 80)!r}")
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
         """The rest of a blob from ``offset`` on.

@@ -27,7 +27,7 @@ from envbuilder.registry.contact import down_error
 from envbuilder.registry.errors import ForbiddenAddress
 from envbuilder.registry.notices import Notices
 from envbuilder.registry.pools import AnyPool, UntrustedServer, make_pool
-from envbuilder.registry.redact import redact_headers, redact_url
+from envbuilder.registry.redact import note_sent, redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.spans import UnreadableBody
 from envbuilder.store.begun import begun
@@ -73,6 +73,8 @@ class Transport:
         if not target.startswith("/"):
             target = "/" + target
         sent = {"Accept-Encoding": "identity", "User-Agent": self.settings.user_agent, **headers}
+        if authorization := headers.get("Authorization"):
+            note_sent(authorization)
         stream = body if isinstance(body, bytes) or body is None else _readable(body)
         if stream is not None:
             sent["Content-Length"] = str(len(stream) if isinstance(stream, bytes) else size)
