@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import re
 import threading
@@ -26,6 +25,7 @@ _log = logging.getLogger("envbuilder.registry")
 #: A helper's name becomes part of a program's name (registry.md 7.2).
 _HELPER = re.compile(r"[A-Za-z0-9_.-]+\Z")
 MAX_CONFIG_SIZE = 4 << 20
+_MAX_ANSWER = 1 << 20
 #: Helpers may ask a cloud or a key ring.
 HELPER_TIMEOUT_S = 60.0
 #: What a helper said is used again for an hour at most; after a refusal it is asked anew, but not in a loop.
@@ -238,11 +238,15 @@ class ConfigCredentials:
             _log.debug("%s: status %d for %s", program, done.status, server)
             return None
         try:
-            value = json.loads(done.stdout)
-            username, secret = str(value["Username"]), str(value["Secret"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            value = parse_json_object(done.stdout[: _MAX_ANSWER + 1], source=program)
+            username, secret = value["Username"], value["Secret"]
+            if not isinstance(username, str) or not isinstance(secret, str) or len(done.stdout) > _MAX_ANSWER:
+                raise TypeError
+        except (InvalidJson, KeyError, TypeError):
             _log.warning("%s: no answer that we understand; going on without it", program)
             return None
+        if not username or not secret:
+            return None  # some say so of a host that they don't know
         if username == "<token>":
             return Credential(identity_token=secret)
         return Credential(username=username, password=secret)

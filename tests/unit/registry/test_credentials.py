@@ -120,7 +120,19 @@ def test_the_store_is_asked_for_hosts_without_an_entry_of_their_own(tmp_path):
     assert found.find("s.io", "") == Credential(identity_token="x")
 
 
-@pytest.mark.parametrize("helper", [Helper(status=1), Helper(error=ProgramMissing("no such")), Helper({"x": 1})])
+@pytest.mark.parametrize(
+    "helper",
+    [
+        Helper(status=1),
+        Helper(error=ProgramMissing("no such")),
+        Helper({"x": 1}),
+        Helper({"Username": "", "Secret": ""}),
+        Helper({"Username": None, "Secret": None}),
+        Helper({"Username": "a", "Secret": ["b"]}),
+        Helper({"Username": "a", "Secret": "\ud800"}),
+        Helper({"Username": "a", "Secret": "x" * (1 << 20)}),
+    ],
+)
 def test_a_helper_that_fails_means_no_credentials(tmp_path, helper):
     assert source(tmp_path, {"credsStore": "desktop"}, runner=helper).find("r.io", "") is None
 
