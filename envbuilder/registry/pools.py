@@ -234,4 +234,9 @@ AnyPool: TypeAlias = _PlainPool | _TlsPool
 
 
 def _is_address(host: str) -> bool:
-    return host.replace(".", "").isdigit() or ":" in host
+    """Also as the C library reads one: ``0x7f.1`` is this machine."""
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return ":" in host
+    return True

@@ -2,6 +2,8 @@ import pytest
 
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name, kind_of
 from envbuilder.registry.errors import ForbiddenAddress
+from envbuilder.registry.pools import make_pool
+from envbuilder.registry.settings import HttpSettings
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,10 @@ from envbuilder.registry.errors import ForbiddenAddress
         ("169.254.169.254", Kind.FORBIDDEN),
         ("::ffff:169.254.169.254", Kind.FORBIDDEN),
         ("fe80::1%eth0", Kind.FORBIDDEN),
+        ("168.63.129.16", Kind.FORBIDDEN),
+        ("100.100.100.200", Kind.FORBIDDEN),
+        ("::ffff:168.63.129.16", Kind.FORBIDDEN),
+        ("fd00:ec2::254", Kind.FORBIDDEN),
         ("0.0.0.0", Kind.FORBIDDEN),
         ("::", Kind.FORBIDDEN),
         ("224.0.0.1", Kind.FORBIDDEN),
@@ -82,6 +88,15 @@ def test_a_url_that_parsers_may_read_differently_is_refused(url):
 def test_a_name_is_judged_after_resolution(host):
     with pytest.raises(ForbiddenAddress, match="a registry points to the"):
         allowed_addresses(host, 80, Kind.PRIVATE)
+
+
+@pytest.mark.parametrize("host", ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518"])
+def test_an_address_is_judged_before_a_proxy_gets_it_however_it_is_written(host):
+    settings = HttpSettings(proxies={"http": "http://proxy.test:3128"})
+    origin = Origin("http", host, 80)
+
+    with pytest.raises(ForbiddenAddress):
+        make_pool(settings, origin, Kind.GLOBAL, lambda _address: None)
 
 
 def test_a_loopback_registry_may_name_loopback_and_never_the_metadata_service():

@@ -120,6 +120,8 @@ def test_sites_of_one_owner_are_recognised(one, other):
         ("a.co.uk", "b.co.uk"),
         ("a.azurecr.io", "b.azurecr.io"),
         ("bucket.s3.amazonaws.com", "amazonaws.com"),
+        ("mine.s3.amazonaws.com", "theirs.s3.amazonaws.com"),
+        ("mine.blob.core.windows.net", "theirs.blob.core.windows.net"),
         ("10.0.0.1", "10.0.0.2"),
         ("registry", "auth"),
         ("example.com", "evilexample.com"),
