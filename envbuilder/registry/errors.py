@@ -23,10 +23,11 @@ _FOR_GOOD = frozenset({501, 505, 507, 511})
 class RegistryDown(UnavailableError):
     """A registry did not answer, broke off, or answered with a server error, several times.
 
-    Field: ``status``, 0 where it did not answer.
+    Fields: ``status``, 0 where it did not answer; ``retry_after_s``, 0 where it did not say.
     """
 
     status = 0
+    retry_after_s = 0.0
 
 
 class RateLimited(UnavailableError):
@@ -94,9 +95,9 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
         return Denied(text, hint="Ask for the right to this repository, or log in as someone who has it.")
     if status == 404:
         return NotFound(text, hint="Check the name and the tag.")
-    if (status >= 500 and status not in _FOR_GOOD) or status == 408:
+    if (status >= 500 and status not in _FOR_GOOD) or status in (408, 499):  # 499: of a proxy before it
         down = RegistryDown(text, hint="Try again later; if it stays, ask who runs the registry.")
-        down.status = status
+        down.status, down.retry_after_s = status, retry_after_s
         return down
     rejected = Rejected(text, hint=_hint(status, refusal))
     rejected.status, rejected.codes = status, refusal.codes

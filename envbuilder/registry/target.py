@@ -130,10 +130,12 @@ class RegistryTarget(RegistryReferrers):
         return found
 
     def forget(self) -> bool:
-        """Ask the registry anew from now on; whether anything was only remembered."""
+        """Ask the registry anew from now on; whether anything was only remembered, or mounted on its word."""
         with self._lock:
             self._absent.clear()
-        return bool(self._known) and self._known is not None and self._known.forget(self._origin, self._repository)
+        mounted = self._upload.distrust_mounts()
+        remembered = self._known is not None and self._known.forget(self._origin, self._repository)
+        return remembered or mounted
 
     def fetch(self, what: Descriptor) -> BinaryIO:
         if what.media_type in _DOCUMENTS:
