@@ -87,6 +87,8 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
         limited = RateLimited(text, hint="Wait, log in, or use a mirror.")
         limited.retry_after_s = retry_after_s
         return limited
+    if status == 407:
+        return Unauthorized(text, hint="Put the right user and password into http_proxy or https_proxy.")
     if status == 401 or "UNAUTHORIZED" in refusal.codes:
         return Unauthorized(
             text, hint="Log in with the right name and password: envbuilder login HOST --username NAME."

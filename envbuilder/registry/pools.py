@@ -22,7 +22,7 @@ from envbuilder.errors import HostError, SpecError
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name
 from envbuilder.registry.head import WholeHead
 from envbuilder.registry.proxies import proxy_for
-from envbuilder.registry.redact import redact_url
+from envbuilder.registry.redact import note_sent, redact_url
 from envbuilder.registry.settings import HostCertificates, HttpSettings
 from envbuilder.registry.spans import Senders, send_by_hand, send_plain
 from envbuilder.store.target import Span
@@ -77,6 +77,7 @@ def _proxied(
             raise LocationValueError("no host")
         user = unquote(parsed.auth or "")
         headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
+        note_sent((headers or {}).get("proxy-authorization", ""))
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, ssl_context=context, **options)
     except (LocationValueError, UnicodeError) as error:
         raise BadProxy(

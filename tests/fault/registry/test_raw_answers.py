@@ -1,5 +1,6 @@
 """Answers that no HTTP library would send: lines, chunks and trailers without end. Each wait and each body is bounded."""
 
+import base64
 import contextlib
 import socket
 import threading
@@ -11,7 +12,8 @@ from envbuilder.digest import describe
 from envbuilder.oci.reference import RegistryReference
 from envbuilder.registry import head
 from envbuilder.registry.client import RegistryClient
-from envbuilder.registry.errors import RegistryDown
+from envbuilder.registry.errors import Denied, RegistryDown, Unauthorized
+from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.target import RegistryTarget
 
 DATA = b"x" * 1000
@@ -84,3 +86,24 @@ def test_what_comes_behind_an_answer_is_not_taken_for_the_next():
     for _ in range(2):
         with target.fetch(BLOB) as stream:
             assert stream.read() == DATA
+
+
+@pytest.mark.parametrize(("status", "error"), [(407, Unauthorized), (403, Denied)])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxys_no_is_asked_for_once_and_its_password_is_not_shown(scheme, status, error):
+    password = base64.b64encode(b"us:open sesame").decode()
+    server = Sender(f"HTTP/1.1 {status} No\r\nContent-Length: 50\r\n\r\nyou sent Basic {password}".ljust(150).encode())
+    settings = HttpSettings(
+        plain_hosts=frozenset({"r.test"} if scheme == "http" else ()),
+        proxies={scheme: f"http://us:open%20sesame@{server.host}"},
+    )
+    waits = []
+    target = RegistryTarget(RegistryReference("r.test", "a/b"), RegistryClient(settings, sleep=waits.append))
+
+    with pytest.raises(error) as caught:
+        target.lookup("v1")
+
+    assert waits == []
+    assert password[:10] not in str(caught.value)
+    if (scheme, status) != ("http", 403):  # that looks like the registry's own
+        assert "proxy" in f"{caught.value} {caught.value.hint}"
