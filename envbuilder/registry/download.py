@@ -21,7 +21,7 @@ class Resumable(Protocol):
     """What gives the rest of a blob."""
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
-        """The bytes from ``offset`` on, as the body of an answer."""
+        """The bytes from ``offset`` on, as the body of an answer of 206; else all of them."""
 
 
 class Download(io.RawIOBase):
@@ -32,6 +32,7 @@ class Download(io.RawIOBase):
         self._target, self._what = target, what
         self._answer = answer
         self._position = 0
+        self._ahead = 0  # bytes before our position that an answer with the whole blob begins with
         self._fruitless = 0
 
     def readable(self) -> bool:
@@ -47,6 +48,8 @@ class Download(io.RawIOBase):
     def _next(self, take: Callable[[Answer], _Taken], size_of: Callable[[_Taken], int]) -> _Taken:
         while True:
             try:
+                skip(self._answer, self._ahead)
+                self._ahead = 0
                 taken = take(self._answer)
             except RegistryDown as error:
                 self._fruitless += 1
@@ -54,6 +57,7 @@ class Download(io.RawIOBase):
                     raise
                 _log.debug("%s; going on at byte %d", error, self._position)
                 self._answer = self._target.resume(self._what, self._position)
+                self._ahead = 0 if self._answer.status == 206 else self._position  # HTTP
                 continue
             if size := size_of(taken):
                 self._fruitless = 0

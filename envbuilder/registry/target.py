@@ -379,7 +379,7 @@ class RegistryTarget(RegistryReferrers):
             raise BadAnswer(f"{answer.where}: want Content-Range bytes {wanted}, got {plain(text, 80)!r}")
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
-        """The rest of a blob from ``offset`` on.
+        """The rest of a blob from ``offset`` on, in an answer of 206; or all of it, in one of 200.
 
         Raises:
             RegistryDown, NotFound, ...: as any request.
@@ -387,8 +387,6 @@ class RegistryTarget(RegistryReferrers):
         answer = self._get_blob(what, f"bytes={offset}-")
         if answer.status == 206:
             self.check_range(answer, what, offset, what.size - offset)
-        else:
-            skip(answer, offset)
         return answer
 
     def _kept(self, digest: Digest) -> bytes | None:

@@ -9,13 +9,14 @@ import pytest
 from envbuilder.digest import InvalidJson
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index
+from envbuilder.registry import gc
 from envbuilder.registry.errors import BadAnswer, Denied
 from envbuilder.registry.gc import collect_registry, plan_registry_gc
 from envbuilder.registry.tags import CannotDelete
 from envbuilder.store.gc import KeepRules
 from envbuilder.store.referrers import attach, referrers
 from envbuilder.store.target import NotFound
-from envbuilder.testing.registry import header, refuse
+from envbuilder.testing.registry import Reply, header, refuse
 
 _NOTE = "application/vnd.example.note"
 
@@ -247,3 +248,20 @@ def test_nothing_is_deleted_by_planning(world):
     plan_registry_gc(world.target, KeepRules(expire=("*",)), now_s=time.time())
 
     assert json.dumps(world.registry.seen("DELETE")) == "[]"
+
+
+def test_a_registry_that_makes_up_referrers_as_it_is_asked_is_not_followed_for_ever(world, monkeypatch):
+    """Each has no subject, so that it has referrers of its own."""
+    monkeypatch.setattr(gc, "_MAX_DOCUMENTS", 20)
+    image(world, "1", "v1")
+    made = iter(range(100, 300))
+
+    def one_more(_request, _reply):
+        data = world.manifest(annotations={"n": str(next(made))})
+        what = world.registry.add_manifest("a/b", "x", data, media_types.OCI_MANIFEST)
+        return Reply(headers={"Content-Type": media_types.OCI_INDEX}, body=Index(manifests=(what,)).dump())
+
+    world.registry.fault("GET", "/referrers/", one_more, instead=True)
+
+    with pytest.raises(BadAnswer, match="at most 20 manifests"):
+        plan_registry_gc(world.target, KeepRules(expire=("v1",)), now_s=time.time())
