@@ -79,11 +79,12 @@ def _proxied(
         headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
         note_sent((headers or {}).get("proxy-authorization", ""))
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, ssl_context=context, **options)
-    except (LocationValueError, UnicodeError) as error:
+    except (LocationValueError, UnicodeError):
+        # Without what was wrong with it: that text holds the password, and --debug shows it.
         raise BadProxy(
             f"proxy {redact_url(proxy)}: want the URL of an http or https proxy",
             hint="Mend http_proxy or https_proxy, or list the host in no_proxy.",
-        ) from error
+        ) from None
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
     pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
     pool.conn_kw |= {"idle_timeout_s": idle_timeout_s, "senders": Senders()}

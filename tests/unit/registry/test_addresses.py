@@ -1,3 +1,5 @@
+import traceback
+
 import pytest
 
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name, kind_of
@@ -103,3 +105,11 @@ def test_a_loopback_registry_may_name_loopback_and_never_the_metadata_service():
     assert "127.0.0.1" in allowed_addresses("localhost", 80, Kind.LOOPBACK)
     with pytest.raises(ForbiddenAddress):
         allowed_addresses("169.254.169.254", 80, Kind.LOOPBACK)
+
+
+def test_a_secret_where_a_port_should_be_is_not_shown():
+    secret = "HUNTER22".lower()  # the traceback has this file's lines, too
+
+    with pytest.raises(ForbiddenAddress) as caught:
+        Origin.of(f"https://host.test:{secret}/")
+    assert secret not in "".join(traceback.format_exception(caught.value))
