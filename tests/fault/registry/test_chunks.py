@@ -7,7 +7,7 @@ from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.chunks import MAX_CHUNK
 from envbuilder.registry.errors import BadAnswer
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.testing.registry import Reply, refuse
+from envbuilder.testing.registry import Reply, header, refuse
 
 BLOB = bytes(range(256)) * 400  # 102,400 bytes
 CHUNK = 30_000  # three chunks and a rest
@@ -181,3 +181,13 @@ def test_a_chunk_waits_as_long_as_the_registry_asks(world, status):
 
     assert stored(world)
     assert world.waits == [17]
+
+
+def test_a_registry_that_says_it_has_more_than_was_sent_gets_the_blob_anew(world):
+    world.registry.fault("PATCH", "/uploads/", refuse(502), times=1, instead=True)
+    world.registry.fault("GET", "/uploads/", header("Range", "0-99999999"), times=1)
+
+    push(world)
+
+    assert stored(world)
+    assert uploads(world).count("POST") == 2

@@ -69,6 +69,16 @@ def test_an_identity_token_is_traded_in_a_form(new_world, guarded):
     assert "authorization" not in trade.headers
 
 
+def test_what_the_registry_asks_for_besides_comes_first(new_world, guarded):
+    """Some token servers honour only the first scope."""
+    asked = f'Bearer realm="{guarded.url}/token",service="s",scope="repository:c/d:pull"'
+    guarded.fault("HEAD", "/blobs/", header("WWW-Authenticate", asked), only=lambda r: "authorization" not in r.headers)
+
+    new_world(guarded, Login()).push(BLOB)
+
+    assert guarded.seen("GET", "/token")[0].query["scope"] == ["repository:c/d:pull", "repository:a/b:pull"]
+
+
 def test_many_threads_fetch_one_token(new_world, guarded):
     world = new_world(guarded, Login())
     what = guarded.add_blob(BLOB)

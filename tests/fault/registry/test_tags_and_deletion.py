@@ -72,6 +72,16 @@ def test_no_tags_may_be_null(world):
     assert world.target.tag_names() == ()
 
 
+@pytest.mark.parametrize("link", ["/v2/c/d/tags/list?last=a", "/v2/a/b/tags/../../../c/d/tags/list", "/v2/_catalog"])
+def test_a_page_of_another_list_is_refused(world, link):
+    """A token for one repository would be sent for another's tags, which would count as this one's."""
+    image(world, "1", "a")
+    world.registry.fault("GET", "/tags/list", header("Link", f'<{link}>; rel="next"'))
+
+    with pytest.raises(BadAnswer, match="another host or path"):
+        world.target.tag_names()
+
+
 def test_a_page_of_tags_on_another_host_is_refused(world):
     image(world, "1", "a")
     world.registry.fault("GET", "/tags/list", header("Link", '<http://127.0.0.2:9/v2/a/b/tags/list>; rel="next"'))
