@@ -72,6 +72,15 @@ def test_no_tags_may_be_null(world):
     assert world.target.tag_names() == ()
 
 
+def test_all_pages_together_are_no_more_than_one_may_be(world, monkeypatch):
+    monkeypatch.setattr("envbuilder.registry.tags._PAGE", 2)
+    monkeypatch.setattr("envbuilder.registry.pages.MAX_TOTAL", 60)  # a page has about 30 bytes
+    image(world, "1", "e", "d", "c", "b", "a")
+
+    with pytest.raises(BadAnswer, match="want a body of at most"):
+        world.target.tag_names()
+
+
 @pytest.mark.parametrize("link", ["/v2/c/d/tags/list?last=a", "/v2/a/b/tags/../../../c/d/tags/list", "/v2/_catalog"])
 def test_a_page_of_another_list_is_refused(world, link):
     """A token for one repository would be sent for another's tags, which would count as this one's."""
