@@ -115,7 +115,8 @@ def parse_docker_config(data: bytes, *, source: str) -> DockerConfig:
     return DockerConfig(
         source=source,
         auths=entries,
-        helpers={str(key): _helper_name(str(name), source) for key, name in helpers.items()},
+        # "" is Docker's way to keep one host's entry in the file where all others have a store.
+        helpers={str(key): _helper_name(str(name), source) if name else "" for key, name in helpers.items()},
         store=_helper_name(store, source) if store else "",
     )
 
@@ -205,7 +206,8 @@ class ConfigCredentials:
         for key in keys:
             if (entry := config.auths.get(key)) and (found := _credential(entry)):
                 return Found(found, f"{config.source}: auths: {key}")
-        said = self._ask(config.store, host) if config.store else None
+        store = "" if any(key in config.helpers for key in keys) else config.store
+        said = self._ask(store, host) if store else None
         return Found(said, f"{config.source}: credsStore: docker-credential-{config.store}") if said else None
 
     def _ask(self, helper: str, host: str) -> Credential | None:

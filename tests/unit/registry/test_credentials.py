@@ -137,6 +137,16 @@ def test_a_helper_that_fails_means_no_credentials(tmp_path, helper):
     assert source(tmp_path, {"credsStore": "desktop"}, runner=helper).find("r.io", "") is None
 
 
+def test_a_host_without_a_helper_of_its_own_may_be_kept_from_the_store(tmp_path):
+    helper = Helper({"Username": "bob", "Secret": "x"})
+    config = {"auths": {"r.io": entry()}, "credHelpers": {"r.io": "", "s.io": ""}, "credsStore": "desktop"}
+    found = source(tmp_path, config, runner=helper)
+
+    assert found.find("r.io", "") == ALICE
+    assert found.find("s.io", "") is None
+    assert found.find("t.io", "") == Credential(username="bob", password="x")
+
+
 @pytest.mark.parametrize("name", ["../../evil", "a b", "x;rm", "a/b", "$(id)"])
 def test_a_helper_whose_name_is_no_name_is_refused(name):
     with pytest.raises(InvalidCredentials, match="helper"):
