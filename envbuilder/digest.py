@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol, cast
@@ -14,6 +15,8 @@ from envbuilder.errors import IntegrityError
 
 #: OCI image-spec descriptor.md, "Digests": we accept and make sha256 only.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+#: A part of a pair of escapes, or half a character (RFC 8259, 7).
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 #: OCI image-spec descriptor.md, "size": an int64.
 _MAX_SIZE = (1 << 63) - 1
 #: Bytes moved per read; 1 MiB keeps hashing at full speed (registry.md 13.2).
@@ -253,20 +256,26 @@ def canonical_json(value: object) -> bytes:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InvalidJson(f"JSON: duplicate key {twice[0]!r}")
+        twice = min(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise InvalidJson(f"JSON: duplicate key {twice[:100]!r}")
     return value
 
 
+def _no_constants(text: str) -> float:
+    raise InvalidJson(f"JSON: want a number, got {text}")
+
+
 def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
-    """The JSON object in ``data``; a duplicate key is refused (parser-differential attacks).
+    """The JSON object in ``data``, as I-JSON has it (RFC 7493): what parsers read in different ways is refused.
 
     Raises:
-        InvalidJson: not UTF-8, not JSON, not an object, or a key stands twice.
+        InvalidJson: not UTF-8, not JSON, not an object, a key stands twice, NaN, or a lone surrogate.
     """
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
+        if _HALF.search(data):
+            # It could be neither written down again nor shown.
+            json.dumps(value, ensure_ascii=False).encode()
     except InvalidJson as error:
         raise InvalidJson(f"{source}: {error}") from error
     except (ValueError, RecursionError) as error:

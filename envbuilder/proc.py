@@ -79,25 +79,26 @@ def run(
 
     words = [os.fspath(word) for word in argv]
     try:
-        with _memory(stdin) as given, _memory() as said:
+        # No pipes: what a program leaves running (an agent, a key ring) would hold one open after its own end.
+        with _memory(stdin) as given, _memory() as said, _memory() as complained:
             done = subprocess.run(
                 words,
                 env=env,
                 cwd=cwd,
                 stdin=given,
                 stdout=said,
-                stderr=subprocess.PIPE,
+                stderr=complained,
                 check=False,
                 timeout=timeout_s,
             )
-            stdout = os.pread(said, os.fstat(said).st_size, 0)
+            stdout, stderr = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in (said, complained))
     except FileNotFoundError as error:
         raise ProgramMissing(f"{words[0]}: not found", hint=f"Install {Path(words[0]).name}.") from error
     except subprocess.TimeoutExpired as error:
         raise ProgramFailed(words, -1, f"no answer within {timeout_s} s") from error
     if check and done.returncode != 0:
-        raise ProgramFailed(words, done.returncode, done.stderr.decode(errors="replace"))
-    return Completed(done.returncode, stdout, done.stderr)
+        raise ProgramFailed(words, done.returncode, stderr.decode(errors="replace"))
+    return Completed(done.returncode, stdout, stderr)
 
 
 @contextlib.contextmanager

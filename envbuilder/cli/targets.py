@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import platform as host_platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from envbuilder.cli.app import App
 from envbuilder.cli.registries import registry_client
 from envbuilder.cli.repositories import readable, repository
 from envbuilder.digest import Descriptor
-from envbuilder.errors import SpecError
+from envbuilder.errors import EnvbuilderError, SpecError
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import (
@@ -26,7 +27,9 @@ from envbuilder.oci.reference import (
     parse_reference,
 )
 from envbuilder.store.layout import LayoutTarget
-from envbuilder.store.target import ForgetfulTarget, NotFound, RangeTarget, SerialTarget, Target
+from envbuilder.store.target import ForgetfulTarget, NotFound, RangeTarget, SerialTarget, TaggingTarget, Target
+
+_log = logging.getLogger("envbuilder.cli")
 
 if TYPE_CHECKING:
     from envbuilder.store.movement import Progress
@@ -79,6 +82,8 @@ def open_source(app: App, text: str, *, starting: bool = False) -> Source:
         case RegistryReference():
             target = readable(app, reference, starting=starting)
             what = target.lookup(str(reference.digest or reference.tag))
+            if reference.digest and reference.tag and not starting:
+                _warn_of_another(target, what, reference)
             return Source(reference, target, what, str(reference.at(what.digest)))
         case LayoutReference():
             layout = LayoutTarget(reference.directory)
@@ -95,6 +100,22 @@ def open_source(app: App, text: str, *, starting: bool = False) -> Source:
 
             saved, what = open_in_engine(app, reference)
             return Source(reference, saved, what, str(reference))
+
+
+def _warn_of_another(target: Target, what: Descriptor, reference: RegistryReference) -> None:
+    """Who reads ``name:tag@digest`` takes the tag for what it is; only the digest counts (containerd#6450)."""
+    try:
+        if isinstance(target, TaggingTarget) and target.is_tagged(what, reference.tag):
+            return
+        # Older registries don't say the digest to a HEAD.
+        now = str(target.lookup(reference.tag).digest)
+    except NotFound:
+        now = "nothing"
+    except EnvbuilderError as error:  # the tag is not needed
+        _log.debug("%s: %s", reference, error)
+        return
+    if now != str(what.digest):
+        _log.warning("%s: the tag names %s now; the digest counts", reference, now)
 
 
 def _open_environment(app: App, reference: EnvironmentName) -> Source:

@@ -24,6 +24,10 @@ _PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[^\x21-\x7e]")
 #: RFC 6052 and RFC 3056: IPv6 addresses that carry an IPv4 address which is what counts.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: Where clouds that don't use a link-local address tell a machine its secrets: Azure, Alibaba, Oracle, AWS by IPv6.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
+)
 
 
 class Kind(enum.IntEnum):
@@ -76,8 +80,8 @@ def _parts_of(url: str) -> tuple[str, str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS.get(parts.scheme, 0)
-    except ValueError as error:
-        raise ForbiddenAddress(f"URL: not one: {redact_url(url)}") from error
+    except ValueError:  # its text may hold a secret that stands where a port should
+        raise ForbiddenAddress(f"URL: not one: {redact_url(url)}") from None
     if parts.scheme not in _PORTS or not parts.hostname or _CONTROL.search(url) or "\\" in url:
         raise ForbiddenAddress(f"URL: want http or https and a host, got {redact_url(url)}")
     if "@" in parts.netloc:
@@ -99,7 +103,7 @@ def kind_of(address: str) -> Kind:
             ip = inner
     if ip.is_loopback:
         return Kind.LOOPBACK
-    if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
+    if ip in _METADATA or ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip.is_reserved:
         return Kind.FORBIDDEN
     return Kind.GLOBAL if ip.is_global else Kind.PRIVATE
 

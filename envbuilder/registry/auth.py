@@ -28,7 +28,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
-from envbuilder.registry.redact import redact_url
+from envbuilder.registry.redact import note_sent, redact_url
 from envbuilder.registry.retry import parse_retry_after
 from envbuilder.registry.transport import Transport
 
@@ -232,6 +232,7 @@ class Authorizer:
                 ("refresh_token", credential.identity_token),
             ]
             headers["Content-Type"] = "application/x-www-form-urlencoded"
+            note_sent("", credential.identity_token)
             answer = self._transport.send(
                 "POST", realm, headers=headers, body=urlencode(form).encode(), nearest=nearest, why=why
             )

@@ -132,7 +132,7 @@ def send_chunks(session: Session, what: Descriptor, body: Body, chunk_size: int,
             if body.failure is not None or (isinstance(error, Rejected) and error.status != 416):  # HTTP
                 raise
             fruitless += 1
-            wanted_s = error.retry_after_s if isinstance(error, RateLimited) else None
+            wanted_s = error.retry_after_s if isinstance(error, (RateLimited, RegistryDown)) else None
             pause_s = session.client.pause_s(fruitless, waited_s, wanted_s)
             if pause_s is None or fruitless > _MAX_FRUITLESS:
                 raise
@@ -144,8 +144,10 @@ def send_chunks(session: Session, what: Descriptor, body: Body, chunk_size: int,
                 raise
             if received > offset:
                 fruitless = 0
-            # Some count wrong (ECR, Aliyun, old zot): what was acknowledged is there, the digest decides.
-            offset = acknowledged = max(acknowledged, received)
+            # Some count wrong (ECR, Aliyun, old zot): what was acknowledged is there, the digest decides. But where
+            # nothing may follow what was acknowledged, less was kept than that.
+            is_behind = isinstance(error, Rejected) and received < offset
+            offset = acknowledged = received if is_behind else max(acknowledged, received)
             continue
         fruitless = 0
         offset = acknowledged = offset + size

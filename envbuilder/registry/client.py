@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urldefrag, urljoin
 
 from envbuilder.errors import EnvbuilderError
 from envbuilder.registry.addresses import Kind, Origin, is_loopback_name
@@ -254,7 +254,8 @@ class Registry:
             ForbiddenAddress: no URL to go to, or one that gives up https.
         """
         try:
-            url = urljoin(base, location)
+            # A fragment is not for the server, and what is appended to the URL would become part of it.
+            url = urldefrag(urljoin(base, location)).url
         except ValueError as error:
             raise ForbiddenAddress(f"{redact_url(base)}: Location: not a URL") from error
         if Origin.of(url).scheme == "http" and Origin.of(base).scheme == "https":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import re
 import threading
@@ -26,6 +25,7 @@ _log = logging.getLogger("envbuilder.registry")
 #: A helper's name becomes part of a program's name (registry.md 7.2).
 _HELPER = re.compile(r"[A-Za-z0-9_.-]+\Z")
 MAX_CONFIG_SIZE = 4 << 20
+_MAX_ANSWER = 1 << 20
 #: Helpers may ask a cloud or a key ring.
 HELPER_TIMEOUT_S = 60.0
 #: What a helper said is used again for an hour at most; after a refusal it is asked anew, but not in a loop.
@@ -115,7 +115,8 @@ def parse_docker_config(data: bytes, *, source: str) -> DockerConfig:
     return DockerConfig(
         source=source,
         auths=entries,
-        helpers={str(key): _helper_name(str(name), source) for key, name in helpers.items()},
+        # "" is Docker's way to keep one host's entry in the file where all others have a store.
+        helpers={str(key): _helper_name(str(name), source) if name else "" for key, name in helpers.items()},
         store=_helper_name(store, source) if store else "",
     )
 
@@ -205,7 +206,8 @@ class ConfigCredentials:
         for key in keys:
             if (entry := config.auths.get(key)) and (found := _credential(entry)):
                 return Found(found, f"{config.source}: auths: {key}")
-        said = self._ask(config.store, host) if config.store else None
+        store = "" if any(key in config.helpers for key in keys) else config.store
+        said = self._ask(store, host) if store else None
         return Found(said, f"{config.source}: credsStore: docker-credential-{config.store}") if said else None
 
     def _ask(self, helper: str, host: str) -> Credential | None:
@@ -238,11 +240,15 @@ class ConfigCredentials:
             _log.debug("%s: status %d for %s", program, done.status, server)
             return None
         try:
-            value = json.loads(done.stdout)
-            username, secret = str(value["Username"]), str(value["Secret"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            value = parse_json_object(done.stdout[: _MAX_ANSWER + 1], source=program)
+            username, secret = value["Username"], value["Secret"]
+            if not isinstance(username, str) or not isinstance(secret, str) or len(done.stdout) > _MAX_ANSWER:
+                raise TypeError
+        except (InvalidJson, KeyError, TypeError):
             _log.warning("%s: no answer that we understand; going on without it", program)
             return None
+        if not username or not secret:
+            return None  # some say so of a host that they don't know
         if username == "<token>":
             return Credential(identity_token=secret)
         return Credential(username=username, password=secret)

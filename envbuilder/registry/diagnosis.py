@@ -27,6 +27,8 @@ from envbuilder.registry.profiles import GENERIC, profile_of_answer, profile_of_
 #: Seconds that two clocks may differ before tokens and signed URLs begin to fail (the leeway of distribution's tokens).
 MAX_SKEW_S = 60.0
 _ANY = range(200, 500)
+#: Indexes within each other that are looked into: what comes is not verified here, and could go on for ever.
+_MAX_DEPTH = 4
 _ACCEPT = {"Accept": ", ".join(media_types.MANIFEST_ACCEPT)}
 
 
@@ -83,14 +85,15 @@ class Diagnosis:
                 self._push(name, blob)
 
     def _blob(self, name: str, what: Descriptor) -> Descriptor | None:
-        while True:
+        for _ in range(_MAX_DEPTH):
             answer = self._request("GET", f"/v2/{name}/manifests/{what.digest}", name, headers=_ACCEPT)
             document = parse_document(answer.read_all(MAX_MANIFEST_SIZE), source=f"{name}: {what.digest}")
             if not isinstance(document, Index):
                 return document.config if document.config.size else None
-            if not document.manifests or document.manifests[0].digest == what.digest:
+            if not document.manifests:
                 return None
             what = document.manifests[0]
+        return None
 
     def _range(self, name: str, blob: Descriptor) -> None:
         answer = self._ask("GET", f"/v2/{name}/blobs/{blob.digest}", name, headers={"Range": "bytes=0-0"})

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from envbuilder.digest import Descriptor
 from envbuilder.registry.answer import Answer
 from envbuilder.registry.errors import BadAnswer, RegistryDown
+from envbuilder.registry.redact import plain
 
 _log = logging.getLogger("envbuilder.registry")
 #: Times in a row that a download may break without giving a byte before we stop resuming it.
@@ -23,7 +24,7 @@ class Resumable(Protocol):
     """What gives the rest of a blob."""
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
-        """The bytes from ``offset`` on, as the body of an answer."""
+        """The bytes from ``offset`` on, as the body of an answer of 206; else all of them."""
 
 
 class Download(io.RawIOBase):
@@ -34,6 +35,7 @@ class Download(io.RawIOBase):
         self._target, self._what = target, what
         self._answer = answer
         self._position = 0
+        self._ahead = 0  # bytes before our position that an answer with the whole blob begins with
         self._fruitless = 0
 
     def readable(self) -> bool:
@@ -49,6 +51,8 @@ class Download(io.RawIOBase):
     def _next(self, take: Callable[[Answer], _Taken], size_of: Callable[[_Taken], int]) -> _Taken:
         while True:
             try:
+                skip(self._answer, self._ahead)
+                self._ahead = 0
                 taken = take(self._answer)
             except RegistryDown as error:
                 self._fruitless += 1
@@ -56,6 +60,7 @@ class Download(io.RawIOBase):
                     raise
                 _log.debug("%s; going on at byte %d", error, self._position)
                 self._answer = self._target.resume(self._what, self._position)
+                self._ahead = 0 if self._answer.status == 206 else self._position  # HTTP
                 continue
             if size := size_of(taken):
                 self._fruitless = 0
@@ -85,6 +90,5 @@ def check_range(answer: Answer, what: Descriptor, offset: int, size: int) -> Non
     right = match and int(match[1]) == offset and int(match[2]) == offset + size - 1
     if not match or not right or match[3] not in ("*", str(what.size)):
         answer.close()
-        raise BadAnswer(
-            f"{answer.where}: want Content-Range bytes {offset}-{offset + size - 1}/{what.size}, got {text[:80]!r}"
-        )
+        wanted = f"{offset}-{offset + size - 1}/{what.size}"
+        raise BadAnswer(f"{answer.where}: want Content-Range bytes {wanted}, got {plain(text, 80)!r}")

@@ -23,10 +23,11 @@ _FOR_GOOD = frozenset({501, 505, 507, 511})
 class RegistryDown(UnavailableError):
     """A registry did not answer, broke off, or answered with a server error, several times.
 
-    Field: ``status``, 0 where it did not answer.
+    Fields: ``status``, 0 where it did not answer; ``retry_after_s``, 0 where it did not say.
     """
 
     status = 0
+    retry_after_s = 0.0
 
 
 class RateLimited(UnavailableError):
@@ -71,11 +72,11 @@ def parse_refusal(body: bytes, secrets: Sequence[str] = ()) -> Refusal:
     try:
         value = json.loads(body)
         errors = [item for item in value["errors"] if isinstance(item, dict)][:10]
-        codes = tuple(plain(str(item.get("code", "")), 60) for item in errors)
+        codes = tuple(plain(without(str(item.get("code", "")), secrets), 60) for item in errors)
         texts = [f"{item.get('code', '')}: {item.get('message', '')}" for item in errors]
         text = "; ".join(texts)
     except (ValueError, KeyError, TypeError, RecursionError):
-        codes, text = (), body[:_MAX_TEXT].decode("utf-8", "replace")
+        codes, text = (), body.decode("utf-8", "replace")  # a secret that was cut in two would not be found
     return Refusal(codes, plain(without(text, secrets), _MAX_TEXT))
 
 
@@ -86,6 +87,8 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
         limited = RateLimited(text, hint="Wait, log in, or use a mirror.")
         limited.retry_after_s = retry_after_s
         return limited
+    if status == 407:
+        return Unauthorized(text, hint="Put the right user and password into http_proxy or https_proxy.")
     if status == 401 or "UNAUTHORIZED" in refusal.codes:
         return Unauthorized(
             text, hint="Log in with the right name and password: envbuilder login HOST --username NAME."
@@ -94,9 +97,9 @@ def refusal_error(where: str, status: int, refusal: Refusal, retry_after_s: floa
         return Denied(text, hint="Ask for the right to this repository, or log in as someone who has it.")
     if status == 404:
         return NotFound(text, hint="Check the name and the tag.")
-    if (status >= 500 and status not in _FOR_GOOD) or status == 408:
+    if (status >= 500 and status not in _FOR_GOOD) or status in (408, 499):  # 499: of a proxy before it
         down = RegistryDown(text, hint="Try again later; if it stays, ask who runs the registry.")
-        down.status = status
+        down.status, down.retry_after_s = status, retry_after_s
         return down
     rejected = Rejected(text, hint=_hint(status, refusal))
     rejected.status, rejected.codes = status, refusal.codes

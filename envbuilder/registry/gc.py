@@ -15,6 +15,7 @@ from envbuilder.digest import Descriptor, Digest, InvalidJson, parse_json_object
 from envbuilder.oci import media_types
 from envbuilder.oci.artifact import subject_of_tag
 from envbuilder.oci.manifest import MAX_MANIFEST_SIZE, Index, Manifest, parse_document
+from envbuilder.registry.errors import BadAnswer
 from envbuilder.registry.target import RegistryTarget
 from envbuilder.store.gc import KeepRules, expired_tags, named_by, reach
 from envbuilder.store.referrers import referrers
@@ -22,6 +23,8 @@ from envbuilder.store.target import NotFound
 
 #: Seconds after which a collection looks again at what tags reach.
 _LOOK_AGAIN_S = 5.0
+#: Manifests looked at; each may name others that a registry makes up as it is asked.
+_MAX_DOCUMENTS = 200_000
 _DOCUMENTS = media_types.MANIFESTS | media_types.INDEXES
 
 
@@ -121,6 +124,8 @@ def _survey(target: RegistryTarget) -> tuple[dict[str, Digest], dict[Digest, Man
         tags[tag] = what.digest
         left.append(what)
     while left:
+        if len(documents) > _MAX_DOCUMENTS:
+            raise BadAnswer(f"{target.name}: want at most {_MAX_DOCUMENTS} manifests, got more")
         what = left.pop()
         if what.digest in documents or what.size > MAX_MANIFEST_SIZE:
             continue

@@ -10,9 +10,10 @@ import base64
 import binascii
 
 from envbuilder.digest import InvalidJson, parse_json_object
+from envbuilder.registry.redact import plain
 
 #: A JSON Web Token is three parts (RFC 7519); scopes that are shown of one.
-_PARTS, _MAX_SCOPES = 3, 32
+_PARTS, _MAX_SCOPES, _MAX_TEXT = 3, 32, 400
 
 
 def granted(token: str) -> tuple[str, ...] | None:
@@ -25,6 +26,7 @@ def granted(token: str) -> tuple[str, ...] | None:
         access = parse_json_object(data, source="token").get("access")
         if not isinstance(access, list):
             return None
-        return tuple(f"{each['type']}:{each['name']}:{','.join(each['actions'])}" for each in access[:_MAX_SCOPES])
+        scopes = (f"{each['type']}:{each['name']}:{','.join(each['actions'])}" for each in access[:_MAX_SCOPES])
+        return tuple(plain(scope, _MAX_TEXT) for scope in scopes)
     except (binascii.Error, InvalidJson, KeyError, TypeError, ValueError):
         return None

@@ -15,6 +15,7 @@ from typing import Any
 from envbuilder.digest import Descriptor
 from envbuilder.errors import IntegrityError, SpecError, SpecErrors
 from envbuilder.registry.cosign import MAX_KEY, load_public_key
+from envbuilder.registry.credentials import HUB_HOSTS
 from envbuilder.registry.keyless import Identity
 from envbuilder.registry.signatures import Signer, verify
 from envbuilder.spec.toml import parse_toml, read_document
@@ -22,6 +23,8 @@ from envbuilder.store.target import Target
 
 _MAX_FILE = 1 << 20
 _RULE = {"images", "any-of", "unsigned"}
+#: A port may be written with zeros before it.
+_ZEROS = re.compile(r":0+(?=\d+\Z)")
 
 
 class NoPolicy(SpecErrors):
@@ -41,7 +44,8 @@ class Rule:
 
     def matches(self, place: str) -> bool:
         """Whether the rule is about ``place``: ``host/repository``, or ``oci:/DIR``."""
-        return any(_pattern(text).fullmatch(place) for text in self.images)
+        place = _canonical(place)
+        return any(_pattern(_canonical(text)).fullmatch(place) for text in self.images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,15 @@ def _signer(entry: object, where: str, folder: Path, problems: list[str]) -> dic
         f'{where}: want {{ key = "FILE" }} or {{ identity = "...", issuer = "..." }}, with trust-root or not'
     )
     return {}
+
+
+def _canonical(text: str) -> str:
+    """``text``, a place or a pattern, with the one spelling of its registry: who writes another evades no rule."""
+    host, slash, rest = text.partition("/")
+    if not slash or host.startswith(("oci:", "oci-archive:", "docker-daemon:")):
+        return text
+    host = _ZEROS.sub(":", host.lower()).removesuffix(":443")
+    return ("docker.io" if host in HUB_HOSTS else host) + slash + rest
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -22,7 +22,7 @@ from envbuilder.errors import HostError, SpecError
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name
 from envbuilder.registry.head import WholeHead
 from envbuilder.registry.proxies import proxy_for
-from envbuilder.registry.redact import redact_url
+from envbuilder.registry.redact import note_sent, redact_url
 from envbuilder.registry.settings import HostCertificates, HttpSettings
 from envbuilder.registry.spans import Senders, send_by_hand, send_plain
 from envbuilder.store.target import Span
@@ -77,12 +77,14 @@ def _proxied(
             raise LocationValueError("no host")
         user = unquote(parsed.auth or "")
         headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
+        note_sent((headers or {}).get("proxy-authorization", ""))
         manager = urllib3.ProxyManager(proxy, proxy_headers=headers, ssl_context=context, **options)
-    except (LocationValueError, UnicodeError) as error:
+    except (LocationValueError, UnicodeError):
+        # Without what was wrong with it: that text holds the password, and --debug shows it.
         raise BadProxy(
             f"proxy {redact_url(proxy)}: want the URL of an http or https proxy",
             hint="Mend http_proxy or https_proxy, or list the host in no_proxy.",
-        ) from error
+        ) from None
     manager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
     pool = manager.connection_from_host(origin.host, origin.port, origin.scheme)
     pool.conn_kw |= {"idle_timeout_s": idle_timeout_s, "senders": Senders()}
@@ -234,4 +236,9 @@ AnyPool: TypeAlias = _PlainPool | _TlsPool
 
 
 def _is_address(host: str) -> bool:
-    return host.replace(".", "").isdigit() or ":" in host
+    """Also as the C library reads one: ``0x7f.1`` is this machine."""
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return ":" in host
+    return True

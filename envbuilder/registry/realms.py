@@ -68,8 +68,8 @@ def _is_domain(labels: Sequence[str]) -> bool:
 
 def _is_owned(labels: Sequence[str]) -> bool:
     """Whether a domain is somebody's, not a registry's own suffix (co.uk) or a host for strangers (azurecr.io)."""
-    if len(labels) < 2 or ".".join(labels) in _SHARED:
-        return False
+    if len(labels) < 2 or any(".".join(labels[start:]) in _SHARED for start in range(len(labels))):
+        return False  # what lies below such a domain (s3.amazonaws.com) may be for strangers, too
     return len(labels) > 2 or len(labels[-1]) > 2 or len(labels[0]) > 3
 
 

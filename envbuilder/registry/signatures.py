@@ -35,7 +35,7 @@ from envbuilder.registry.cosign import (
     verify_bundle,
     verify_simple,
 )
-from envbuilder.registry.keyless import Identity, verify_keyless
+from envbuilder.registry.keyless import Identity, NoSigstore, verify_keyless
 from envbuilder.store.referrers import attach, read_referrer, referrers, swap_tag, tag_state
 from envbuilder.store.target import NotFound, Target
 from envbuilder.store.whole import fetch_whole
@@ -132,15 +132,22 @@ def verify(source: Target, subject: Descriptor, signers: Mapping[str, Signer]) -
     """The name of the first of ``signers`` who signed ``subject``, and the signature.
 
     Raises:
-        NotSigned: none of them did; why not, for each signature that is there.
+        NotSigned: none of them did; why not, for each signature that is there. NoSigstore: nor can all be checked here.
     """
     refused = []
+    missing: NoSigstore | None = None
     for signature in find_signatures(source, subject):
         for name, signer in signers.items():
-            why_not = _refusal(signature, signer, subject)
+            try:
+                why_not = _refusal(signature, signer, subject)
+            except NoSigstore as error:  # another signer may suffice
+                missing = error
+                continue
             if not why_not:
                 return name, signature
             refused.append(why_not)
+    if missing:
+        raise missing
     there = "; ".join(refused[:5]) or "there is no signature at all"
     raise NotSigned(
         f"{source.name}: {subject.digest}: want a signature by {' or '.join(signers) or 'someone'}: {there}",

@@ -25,6 +25,7 @@ from envbuilder.registry.download import Download, check_range, skip
 from envbuilder.registry.errors import BadAnswer, RegistryDown, Rejected
 from envbuilder.registry.known import KnownBlobs
 from envbuilder.registry.offer import offer
+from envbuilder.registry.redact import plain
 from envbuilder.registry.referrers import RegistryReferrers
 from envbuilder.registry.upload import Upload, UploadSettings
 from envbuilder.store.pace import Pace
@@ -132,10 +133,12 @@ class RegistryTarget(RegistryReferrers):
         return found
 
     def forget(self) -> bool:
-        """Ask the registry anew from now on; whether anything was only remembered."""
+        """Ask the registry anew from now on; whether anything was only remembered, or mounted on its word."""
         with self._lock:
             self._absent.clear()
-        return bool(self._known) and self._known is not None and self._known.forget(self._origin, self._repository)
+        mounted = self._upload.distrust_mounts()
+        remembered = self._known is not None and self._known.forget(self._origin, self._repository)
+        return remembered or mounted
 
     def fetch(self, what: Descriptor) -> BinaryIO:
         if what.media_type in _DOCUMENTS:
@@ -297,7 +300,7 @@ class RegistryTarget(RegistryReferrers):
             raise DigestMismatch(source, Digest(name), len(data), got, len(data))
         said = answer.headers.get("Docker-Content-Digest", "")
         if said.startswith("sha256:") and said != str(got):
-            _log.warning("%s: its header says %s, its bytes are %s; the bytes count", source, said[:80], got)
+            _log.warning("%s: its header says %s, its bytes are %s; the bytes count", source, plain(said, 80), got)
         media_type = parse_document(data, source=source).media_type
         declared = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if declared in _DOCUMENTS and declared != media_type:
@@ -318,7 +321,7 @@ class RegistryTarget(RegistryReferrers):
         answer.finish()
         said = answer.headers.get("Docker-Content-Digest", str(what.digest))
         if said.startswith("sha256:") and said != str(what.digest):
-            raise BadAnswer(f"{self.name}: want {what.digest} stored, the registry says it stored {said[:80]}")
+            raise BadAnswer(f"{self.name}: want {what.digest} stored, the registry says it stored {plain(said, 80)}")
         self._keep(what.digest, data)
 
     def _get_blob(self, what: Descriptor, byte_range: str) -> Answer:
@@ -365,7 +368,7 @@ class RegistryTarget(RegistryReferrers):
         skip(answer, offset)
 
     def resume(self, what: Descriptor, offset: int) -> Answer:
-        """The rest of a blob from ``offset`` on.
+        """The rest of a blob from ``offset`` on, in an answer of 206; or all of it, in one of 200.
 
         Raises:
             RegistryDown, NotFound, ...: as any request.
@@ -373,8 +376,6 @@ class RegistryTarget(RegistryReferrers):
         answer = self._get_blob(what, f"bytes={offset}-")
         if answer.status == 206:
             check_range(answer, what, offset, what.size - offset)
-        else:
-            skip(answer, offset)
         return answer
 
     def _kept(self, digest: Digest) -> bytes | None:

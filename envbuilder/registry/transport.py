@@ -24,10 +24,10 @@ from envbuilder.registry.addresses import Kind, Origin, kind_of
 from envbuilder.registry.answer import Answer, reason_of
 from envbuilder.registry.body import FilePart
 from envbuilder.registry.contact import down_error
-from envbuilder.registry.errors import ForbiddenAddress
+from envbuilder.registry.errors import ForbiddenAddress, Refusal, refusal_error
 from envbuilder.registry.notices import Notices
 from envbuilder.registry.pools import AnyPool, UntrustedServer, make_pool
-from envbuilder.registry.redact import redact_headers, redact_url
+from envbuilder.registry.redact import note_sent, redact_headers, redact_url
 from envbuilder.registry.settings import HttpSettings
 from envbuilder.registry.spans import UnreadableBody
 from envbuilder.store.begun import begun
@@ -35,6 +35,8 @@ from envbuilder.store.target import Opener
 
 #: What stands before the path of a URL (RFC 3986, 3.2).
 _TARGET = re.compile(r"[A-Za-z]+://[^/?#]*")
+#: What http.client says of a proxy that does not open a tunnel: not for this host (403), or not for us (407).
+_TUNNEL_REFUSED = re.compile(r"Tunnel connection failed: (403|407)\b")
 _log = logging.getLogger("envbuilder.registry")
 
 
@@ -73,6 +75,8 @@ class Transport:
         if not target.startswith("/"):
             target = "/" + target
         sent = {"Accept-Encoding": "identity", "User-Agent": self.settings.user_agent, **headers}
+        if authorization := headers.get("Authorization"):
+            note_sent(authorization)
         stream = body if isinstance(body, bytes) or body is None else _readable(body)
         if stream is not None:
             sent["Content-Length"] = str(len(stream) if isinstance(stream, bytes) else size)
@@ -194,6 +198,9 @@ def _transport_error(where: str, origin: Origin, error: Exception) -> Exception:
         return UntrustedServer(f"{where}: TLS: {reason}", hint=hint)
     if isinstance(error, LocationValueError):
         return ForbiddenAddress(f"{where}: {reason_of(error)}")
+    if refused := _TUNNEL_REFUSED.search(reason_of(error)):
+        # A proxy's no stays one; asking again may lock the account there.
+        return refusal_error(f"{where}: proxy", int(refused[1]), Refusal((), ""))
     # urllib3 counts a refused connection among the timeouts.
     slow = isinstance(error, SlowError) and not isinstance(error, NewConnectionError)
     text = "no answer in time" if slow else reason_of(error)

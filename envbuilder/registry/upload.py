@@ -66,6 +66,13 @@ class Upload:
         self._client, self._registry, self._repository = client, registry, repository
         self._capabilities, self._settings = capabilities, settings
         self._scopes = (f"repository:{repository}:pull,push",)
+        self._mounts, self._mounted = True, False
+
+    def distrust_mounts(self) -> bool:
+        """Mount nothing any more if a mount was said to have succeeded; whether one was."""
+        was, self._mounted = self._mounted, False
+        self._mounts = self._mounts and not was
+        return was
 
     @property
     def profile(self) -> Profile:
@@ -97,7 +104,7 @@ class Upload:
         self, what: Descriptor, body: Body, present: Callable[[Descriptor], bool], neighbours: Sequence[str]
     ) -> None:
         session: Session | None = None
-        for neighbour in neighbours:
+        for neighbour in neighbours if self._mounts else ():
             mounted, session = self._mount(what, neighbour)
             if mounted:
                 return
@@ -127,7 +134,7 @@ class Upload:
                 if other := self._other_way(error, way, what):
                     way = other
                     continue
-                wanted_s = error.retry_after_s if isinstance(error, RateLimited) else None
+                wanted_s = error.retry_after_s if isinstance(error, (RateLimited, RegistryDown)) else None
                 pause_s = self._client.pause_s(attempt, waited_s, wanted_s)
                 if pause_s is None or _is_final(error):
                     raise
@@ -151,6 +158,7 @@ class Upload:
         answer.finish()
         if answer.status == 201:
             self._capabilities.note(str(self._registry.origin), "mount", "yes")
+            self._mounted = True
             return True, None
         return False, self._session_of(answer) if answer.headers.get("Location") else None
 

@@ -46,6 +46,20 @@ def test_an_image_is_signed_and_only_then_resolved_under_a_policy(fresh, there, 
     assert fresh("signatures", f"{there}:1", "--key", str(public)).stdout.strip() == pinned
 
 
+def test_a_tag_beside_a_digest_that_names_something_else_is_said(fresh, there, keys):
+    pinned = fresh("sign", f"{there}:1", "--key", str(keys[0])).stdout.strip()
+    digest = pinned.partition("@")[2]
+
+    same = fresh("resolve", f"{there}:1@{digest}")
+    gone = fresh("resolve", f"{there}:2@{digest}")
+    other = fresh("resolve", f"{there}:{digest.replace(':', '-')}@{digest}")  # the list of its referrers
+
+    assert all(pinned in done.stdout for done in (same, gone, other))
+    assert "the digest counts" not in same.stderr
+    assert "the tag names nothing now; the digest counts" in gone.stderr
+    assert "the tag names sha256:" in other.stderr
+
+
 def test_many_references_are_resolved_at_once_and_one_that_fails_leaves_the_others_alone(fresh, there):
     pinned = fresh.json("resolve", f"{there}:1")["pinned"]
 

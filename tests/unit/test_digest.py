@@ -1,6 +1,7 @@
 """Digests, verified reading and strict JSON: the place where bytes are checked."""
 
 import io
+import time
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,25 @@ def test_a_long_stream_is_refused_after_one_byte_too_many():
     with pytest.raises(DigestMismatch):
         stream.readall()
     assert inner.tell() == 4
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", '"\\ud800"', '{"\\udc00x": 1}'])
+def test_what_json_does_not_have_is_refused(text):
+    with pytest.raises(InvalidJson):
+        parse_json_object(f'{{"a": {text}}}'.encode(), source="test")
+
+
+def test_a_pair_of_escapes_is_a_character():
+    assert parse_json_object(rb'{"a": "\ud83d\ude00"}', source="test") == {"a": "\N{GRINNING FACE}"}
+
+
+def test_a_duplicate_among_many_keys_is_found_at_once():
+    data = "{" + ",".join(f'"{number}":0' for number in range(200_000)) + ',"77":0}'
+    start_s = time.monotonic()
+
+    with pytest.raises(InvalidJson, match="duplicate key '77'"):
+        parse_json_object(data.encode(), source="test")
+    assert time.monotonic() - start_s < 20  # comparing each with each took minutes
 
 
 def test_a_duplicate_key_is_refused():

@@ -50,3 +50,10 @@ def test_a_missing_program_is_named():
 def test_a_program_that_takes_too_long_is_stopped():
     with pytest.raises(ProgramFailed, match=r"no answer within 0\.02 s"):
         run(["/bin/sleep", "60"], timeout_s=0.02)
+
+
+def test_a_program_that_leaves_another_running_is_done_when_it_ends():
+    """As credential helpers do that start an agent; it keeps both streams open."""
+    done = run(["sh", "-c", "sleep 20 & echo answer; echo note >&2"], timeout_s=10)
+
+    assert (done.stdout, done.stderr) == (b"answer\n", b"note\n")

@@ -7,7 +7,7 @@ from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.chunks import MAX_CHUNK
 from envbuilder.registry.errors import BadAnswer
 from envbuilder.registry.upload import UploadSettings
-from envbuilder.testing.registry import Reply, refuse
+from envbuilder.testing.registry import Reply, header, refuse
 
 BLOB = bytes(range(256)) * 400  # 102,400 bytes
 CHUNK = 30_000  # three chunks and a rest
@@ -153,3 +153,41 @@ def test_an_interrupt_in_mid_upload_cancels_it(world):
             world.repository(upload=upload).push(describe(BLOB), lambda: Interrupted(BLOB))
         assert world.registry.uploads.open == 0
         assert "DELETE" in uploads(world)
+
+
+def test_a_registry_that_kept_less_than_it_acknowledged_is_believed_when_it_refuses_more(world):
+    world.registry.ordered = True
+
+    def keep_less(_request, reply):
+        (session,) = world.registry.uploads._sessions.values()
+        session.data = session.data[:-10_000]
+        return reply
+
+    world.registry.fault("PATCH", "/uploads/", keep_less, times=1)
+
+    push(world)
+
+    assert stored(world)
+    assert uploads(world).count("POST") == 1
+    # What was refused, and what was kept less, go again.
+    assert sent(world) == len(BLOB) + CHUNK + 10_000
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_chunk_waits_as_long_as_the_registry_asks(world, status):
+    world.registry.fault("PATCH", "/uploads/", refuse(status, Retry_After="17"), times=1, instead=True)
+
+    push(world)
+
+    assert stored(world)
+    assert world.waits == [17]
+
+
+def test_a_registry_that_says_it_has_more_than_was_sent_gets_the_blob_anew(world):
+    world.registry.fault("PATCH", "/uploads/", refuse(502), times=1, instead=True)
+    world.registry.fault("GET", "/uploads/", header("Range", "0-99999999"), times=1)
+
+    push(world)
+
+    assert stored(world)
+    assert uploads(world).count("POST") == 2

@@ -2,12 +2,15 @@ import base64
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
-from envbuilder.digest import describe
-from envbuilder.errors import UnavailableError
+from envbuilder.digest import Digest, describe
+from envbuilder.errors import EnvbuilderError, UnavailableError
 from envbuilder.oci import media_types
+from envbuilder.oci.manifest import Index
 from envbuilder.registry.credentials import Credential
 from envbuilder.registry.errors import BadAnswer, Denied, ForbiddenAddress, Unauthorized
 from envbuilder.registry.settings import HttpSettings
@@ -64,6 +67,16 @@ def test_an_identity_token_is_traded_in_a_form(new_world, guarded):
     assert b"grant_type=refresh_token" in trade.body
     assert b"refresh_token=id-secret" in trade.body
     assert "authorization" not in trade.headers
+
+
+def test_what_the_registry_asks_for_besides_comes_first(new_world, guarded):
+    """Some token servers honour only the first scope."""
+    asked = f'Bearer realm="{guarded.url}/token",service="s",scope="repository:c/d:pull"'
+    guarded.fault("HEAD", "/blobs/", header("WWW-Authenticate", asked), only=lambda r: "authorization" not in r.headers)
+
+    new_world(guarded, Login()).push(BLOB)
+
+    assert guarded.seen("GET", "/token")[0].query["scope"] == ["repository:c/d:pull", "repository:a/b:pull"]
 
 
 def test_many_threads_fetch_one_token(new_world, guarded):
@@ -334,6 +347,60 @@ def test_no_secret_is_in_a_debug_log(new_world, guarded, caplog):
     assert "/v2/a/b/blobs/uploads/" in caplog.text
     for secret in ("hunter22", BASIC.split()[1], "token-1", "secret/state", "secret%2Fstate", "cookie-secret"):
         assert secret not in caplog.text
+
+
+#: Ways in which a server repeats the Authorization that it got, in what people are shown.
+ECHOES = {
+    "page": lambda sent: Reply(status=400, body=b"you sent " + sent.encode()),
+    "JSON": lambda sent: Reply(status=400, body=json.dumps({"got": sent}).replace("/", "\\/").encode()),
+    "code": lambda sent: Reply(
+        status=400, body=json.dumps({"errors": [{"code": sent.split()[1], "message": ""}]}).encode()
+    ),
+    "quoted": lambda sent: Reply(status=400, body=quote(sent, safe="").encode()),
+    "header": lambda sent: Reply(status=404, headers={"X-Echo": sent}),
+    "link": lambda sent: Reply(status=404, headers={"Link": f"</v2/x?t={sent.split()[1]}>; rel=next"}),
+    "warning": lambda sent: Reply(status=404, headers={"Warning": f'299 - "you sent {sent}"'}),
+    "location": lambda sent: Reply(status=307, headers={"Location": f"http://127.0.0.1:1/{sent.split()[1]}"}),
+    "digest": lambda sent: Reply(
+        headers={"Docker-Content-Digest": f"sha256:{sent}", "Content-Type": media_types.OCI_INDEX},
+        body=Index(manifests=()).dump(),
+    ),
+}
+
+
+@pytest.mark.parametrize("password", ["hunter22/+?x", "long" * 200])
+@pytest.mark.parametrize("echo", ECHOES)
+def test_a_server_that_repeats_what_it_was_sent_shows_it_to_nobody(new_world, caplog, echo, password):
+    caplog.set_level("DEBUG", logger="envbuilder")
+    login = Credential(username="alice", password=password)
+    source = SimpleNamespace(find=lambda *_: login, refused=lambda _host: None)
+    with FakeRegistry(basic=f"alice:{password}") as registry:
+        registry.fault(
+            "GET",
+            "/manifests/",
+            lambda request, _reply: ECHOES[echo](request.headers["authorization"]),
+            only=lambda request: "authorization" in request.headers,
+            instead=True,
+        )
+        try:
+            said = new_world(registry, source).target.lookup("v1")
+        except EnvbuilderError as error:
+            said = error
+
+    shown = f"{said}\n{caplog.text}"
+    assert "/manifests/v1" in shown
+    for secret in (password[:20], quote(password[:20], safe=""), login.basic.split()[1][:20]):
+        assert secret not in shown
+
+
+def test_a_header_cannot_write_to_the_terminal(world, caplog):
+    world.push(world.manifest(), media_types.OCI_MANIFEST)
+    world.registry.fault("GET", "/manifests/", header("Docker-Content-Digest", "sha256:\x1b]0;owned\x07"))
+
+    world.repository().lookup(str(Digest.of(world.manifest())))
+
+    assert "the bytes count" in caplog.text
+    assert "\x1b" not in caplog.text
 
 
 def test_no_cookie_is_ever_sent(new_world, registry):

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from envbuilder.digest import describe
 from envbuilder.oci import media_types
+from envbuilder.oci.manifest import Index
 from envbuilder.registry.capabilities import Capabilities
 from envbuilder.registry.diagnosis import Diagnosis, http_library
 from envbuilder.registry.grants import granted
@@ -110,6 +112,22 @@ def test_a_registry_that_asks_nobody_is_said(ask):
 )
 def test_a_token_that_says_nothing_grants_nothing_that_we_know_of(token):
     assert granted(token) is None
+
+
+def test_indexes_in_indexes_without_end_are_not_followed(world, ask):
+    indexes = (Index(manifests=(describe(b"%d" % number, media_types.OCI_INDEX),)).dump() for number in range(50))
+    world.registry.fault("GET", "/manifests/", lambda _request, reply: replace(reply, body=next(indexes)))
+
+    ask()
+
+    assert len(world.registry.seen("GET")) < 20
+
+
+def test_what_a_token_grants_cannot_write_to_the_terminal():
+    access = [{"type": "repository", "name": "a\x1b[2J", "actions": ["pull"]}]
+    word = base64.urlsafe_b64encode(json.dumps({"access": access}).encode()).decode().rstrip("=")
+
+    assert granted(f"a.{word}.c") == ("repository:a [2J:pull",)
 
 
 @pytest.mark.parametrize(("version", "ok"), [("2.8.0", True), ("2.8.901", False), ("2.12.907", False)])

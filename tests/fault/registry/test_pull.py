@@ -1,5 +1,6 @@
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_a_download_is_taken_up_without_ranges_too(world, into):
     what = world.registry.add_blob(BLOB)
     world.registry.ranges = False
     world.registry.fault("GET", "/blobs/", cut(100_000), times=1)
+
+    assert world.read(what, into=into) == BLOB
+
+
+@either_way
+def test_a_download_without_ranges_may_break_off_on_the_way_back_to_where_it_was(world, into):
+    what = world.registry.add_blob(BLOB)
+    world.registry.ranges = False
+    cuts = iter([100_000, 30_000, 60_000, 200_000])
+
+    def cut_somewhere(_request, reply):
+        return replace(reply, cut_at=next(cuts, None))
+
+    world.registry.fault("GET", "/blobs/", cut_somewhere)
 
     assert world.read(what, into=into) == BLOB
 

@@ -1,11 +1,16 @@
 import io
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from envbuilder.digest import DigestMismatch, describe
 from envbuilder.errors import UnavailableError
 from envbuilder.oci import media_types
+from envbuilder.oci.manifest import Manifest
 from envbuilder.registry.errors import BadAnswer, Denied, ForbiddenAddress, RegistryDown, Rejected
+from envbuilder.store.copy import copy
+from envbuilder.store.memory import MemoryTarget
 from envbuilder.store.target import MissingChildren, NotFound
 from envbuilder.testing.registry import FakeRegistry, Reply, header, redirect, refuse
 
@@ -64,6 +69,54 @@ def test_an_upload_that_is_lost_is_begun_anew(world, status):
 
     assert stored(world)
     assert methods(world) == ["HEAD", *("POST", "PUT", "HEAD", "DELETE") * 2, "POST", "PUT"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_upload_waits_as_long_as_the_registry_asks(world, status):
+    world.registry.fault("PUT", "/uploads/", refuse(status, Retry_After="17"), times=2, instead=True)
+
+    world.push(BLOB)
+
+    assert stored(world)
+    assert world.waits == [17, 17]
+
+
+def test_an_upload_that_a_proxy_gave_up_is_begun_anew(world):
+    world.registry.fault("PUT", "/uploads/", refuse(499), times=1, instead=True)
+
+    world.push(BLOB)
+
+    assert stored(world)
+
+
+def test_a_fragment_of_a_location_does_not_swallow_the_digest(world):
+    world.registry.fault(
+        "POST",
+        "/uploads/",
+        lambda _request, reply: replace(reply, headers={"Location": reply.headers["Location"] + "#x"}),
+    )
+
+    world.push(BLOB)
+
+    assert stored(world)
+
+
+def test_a_mount_that_was_only_said_to_succeed_is_not_tried_again(world):
+    layer = describe(BLOB)
+    source = MemoryTarget("m")
+    config = describe(b"{}", media_types.OCI_CONFIG)
+    data = Manifest(config=config, layers=(layer,)).dump()
+    image = describe(data, media_types.OCI_MANIFEST)
+    for what, content in ((layer, BLOB), (config, b"{}"), (image, data)):
+        source.push(what, partial(io.BytesIO, content))
+    world.registry.fault("POST", "/uploads/", refuse(201), only=lambda request: "mount" in request.query, instead=True)
+    missing = refuse(400, "MANIFEST_BLOB_UNKNOWN", "blob unknown to registry")
+    world.registry.fault("PUT", "/manifests/", missing, only=lambda _request: not stored(world), instead=True)
+
+    copy(source, image, world.repository(mount_from=("c/d",)), tag="1")
+
+    assert stored(world)
+    assert len([request for request in world.registry.seen("POST") if "mount" in request.query]) == 2
 
 
 def test_an_upload_that_is_never_taken_ends_with_what_the_registry_says(world):

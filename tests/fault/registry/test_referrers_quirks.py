@@ -202,6 +202,18 @@ def test_a_registry_that_compares_says_who_was_first(world, subject):
     assert str(first.digest) in tag_index(world, subject)
 
 
+def test_a_weak_etag_guards_no_writing(world, subject):
+    """It compares what is alike, not what is the same (RFC 9110, 13.1.1)."""
+    attach(world.target, subject, _NOTE, annotations={"n": "1"})
+    tag = referrers_tag(subject.digest)
+    world.registry.fault("GET", f"/manifests/{tag}", header("ETag", 'W/"x"'))
+
+    attach(world.target, subject, _NOTE, annotations={"n": "2"})
+
+    assert len(tag_index(world, subject)) == 2
+    assert "if-match" not in world.registry.seen("PUT", f"/manifests/{tag}")[-1].headers
+
+
 def test_a_registry_that_knows_no_conditions_is_written_to_without(world, subject):
     tag = referrers_tag(subject.digest)
     world.registry.fault("PUT", f"/manifests/{tag}", refuse(400), only=lambda request: "if-none-match" in request.headers, instead=True)  # fmt: skip

@@ -9,13 +9,14 @@ import pytest
 from envbuilder.digest import InvalidJson
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Index
+from envbuilder.registry import gc
 from envbuilder.registry.errors import BadAnswer, Denied
 from envbuilder.registry.gc import collect_registry, plan_registry_gc
 from envbuilder.registry.tags import CannotDelete
 from envbuilder.store.gc import KeepRules
 from envbuilder.store.referrers import attach, referrers
 from envbuilder.store.target import NotFound
-from envbuilder.testing.registry import header, refuse
+from envbuilder.testing.registry import Reply, header, refuse
 
 _NOTE = "application/vnd.example.note"
 
@@ -69,6 +70,25 @@ def test_no_tags_may_be_null(world):
     world.registry.fault("GET", "/tags/list", lambda _r, reply: replace(reply, status=200, body=b'{"tags":null}'))
 
     assert world.target.tag_names() == ()
+
+
+def test_all_pages_together_are_no_more_than_one_may_be(world, monkeypatch):
+    monkeypatch.setattr("envbuilder.registry.tags._PAGE", 2)
+    monkeypatch.setattr("envbuilder.registry.pages.MAX_TOTAL", 60)  # a page has about 30 bytes
+    image(world, "1", "e", "d", "c", "b", "a")
+
+    with pytest.raises(BadAnswer, match="want a body of at most"):
+        world.target.tag_names()
+
+
+@pytest.mark.parametrize("link", ["/v2/c/d/tags/list?last=a", "/v2/a/b/tags/../../../c/d/tags/list", "/v2/_catalog"])
+def test_a_page_of_another_list_is_refused(world, link):
+    """A token for one repository would be sent for another's tags, which would count as this one's."""
+    image(world, "1", "a")
+    world.registry.fault("GET", "/tags/list", header("Link", f'<{link}>; rel="next"'))
+
+    with pytest.raises(BadAnswer, match="another host or path"):
+        world.target.tag_names()
 
 
 def test_a_page_of_tags_on_another_host_is_refused(world):
@@ -247,3 +267,20 @@ def test_nothing_is_deleted_by_planning(world):
     plan_registry_gc(world.target, KeepRules(expire=("*",)), now_s=time.time())
 
     assert json.dumps(world.registry.seen("DELETE")) == "[]"
+
+
+def test_a_registry_that_makes_up_referrers_as_it_is_asked_is_not_followed_for_ever(world, monkeypatch):
+    """Each has no subject, so that it has referrers of its own."""
+    monkeypatch.setattr(gc, "_MAX_DOCUMENTS", 20)
+    image(world, "1", "v1")
+    made = iter(range(100, 300))
+
+    def one_more(_request, _reply):
+        data = world.manifest(annotations={"n": str(next(made))})
+        what = world.registry.add_manifest("a/b", "x", data, media_types.OCI_MANIFEST)
+        return Reply(headers={"Content-Type": media_types.OCI_INDEX}, body=Index(manifests=(what,)).dump())
+
+    world.registry.fault("GET", "/referrers/", one_more, instead=True)
+
+    with pytest.raises(BadAnswer, match="at most 20 manifests"):
+        plan_registry_gc(world.target, KeepRules(expire=("v1",)), now_s=time.time())

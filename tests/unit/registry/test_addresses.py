@@ -1,7 +1,11 @@
+import traceback
+
 import pytest
 
 from envbuilder.registry.addresses import Kind, Origin, allowed_addresses, is_loopback_name, kind_of
 from envbuilder.registry.errors import ForbiddenAddress
+from envbuilder.registry.pools import make_pool
+from envbuilder.registry.settings import HttpSettings
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,10 @@ from envbuilder.registry.errors import ForbiddenAddress
         ("169.254.169.254", Kind.FORBIDDEN),
         ("::ffff:169.254.169.254", Kind.FORBIDDEN),
         ("fe80::1%eth0", Kind.FORBIDDEN),
+        ("168.63.129.16", Kind.FORBIDDEN),
+        ("100.100.100.200", Kind.FORBIDDEN),
+        ("::ffff:168.63.129.16", Kind.FORBIDDEN),
+        ("fd00:ec2::254", Kind.FORBIDDEN),
         ("0.0.0.0", Kind.FORBIDDEN),
         ("::", Kind.FORBIDDEN),
         ("224.0.0.1", Kind.FORBIDDEN),
@@ -84,7 +92,24 @@ def test_a_name_is_judged_after_resolution(host):
         allowed_addresses(host, 80, Kind.PRIVATE)
 
 
+@pytest.mark.parametrize("host", ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518"])
+def test_an_address_is_judged_before_a_proxy_gets_it_however_it_is_written(host):
+    settings = HttpSettings(proxies={"http": "http://proxy.test:3128"})
+    origin = Origin("http", host, 80)
+
+    with pytest.raises(ForbiddenAddress):
+        make_pool(settings, origin, Kind.GLOBAL, lambda _address: None)
+
+
 def test_a_loopback_registry_may_name_loopback_and_never_the_metadata_service():
     assert "127.0.0.1" in allowed_addresses("localhost", 80, Kind.LOOPBACK)
     with pytest.raises(ForbiddenAddress):
         allowed_addresses("169.254.169.254", 80, Kind.LOOPBACK)
+
+
+def test_a_secret_where_a_port_should_be_is_not_shown():
+    secret = "HUNTER22".lower()  # the traceback has this file's lines, too
+
+    with pytest.raises(ForbiddenAddress) as caught:
+        Origin.of(f"https://host.test:{secret}/")
+    assert secret not in "".join(traceback.format_exception(caught.value))

@@ -120,9 +120,31 @@ def test_the_store_is_asked_for_hosts_without_an_entry_of_their_own(tmp_path):
     assert found.find("s.io", "") == Credential(identity_token="x")
 
 
-@pytest.mark.parametrize("helper", [Helper(status=1), Helper(error=ProgramMissing("no such")), Helper({"x": 1})])
+@pytest.mark.parametrize(
+    "helper",
+    [
+        Helper(status=1),
+        Helper(error=ProgramMissing("no such")),
+        Helper({"x": 1}),
+        Helper({"Username": "", "Secret": ""}),
+        Helper({"Username": None, "Secret": None}),
+        Helper({"Username": "a", "Secret": ["b"]}),
+        Helper({"Username": "a", "Secret": "\ud800"}),
+        Helper({"Username": "a", "Secret": "x" * (1 << 20)}),
+    ],
+)
 def test_a_helper_that_fails_means_no_credentials(tmp_path, helper):
     assert source(tmp_path, {"credsStore": "desktop"}, runner=helper).find("r.io", "") is None
+
+
+def test_a_host_without_a_helper_of_its_own_may_be_kept_from_the_store(tmp_path):
+    helper = Helper({"Username": "bob", "Secret": "x"})
+    config = {"auths": {"r.io": entry()}, "credHelpers": {"r.io": "", "s.io": ""}, "credsStore": "desktop"}
+    found = source(tmp_path, config, runner=helper)
+
+    assert found.find("r.io", "") == ALICE
+    assert found.find("s.io", "") is None
+    assert found.find("t.io", "") == Credential(username="bob", password="x")
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a b", "x;rm", "a/b", "$(id)"])

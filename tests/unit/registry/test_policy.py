@@ -1,4 +1,5 @@
 import io
+import sys
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from envbuilder.errors import SpecErrors
 from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest
 from envbuilder.registry.cosign import BadSignature, sign_bundle
-from envbuilder.registry.keyless import Identity, verify_keyless
+from envbuilder.registry.keyless import Identity, NoSigstore, verify_keyless
 from envbuilder.registry.policy import NoPolicy, PolicyDenied, Rule, enforce, load_policy
 from envbuilder.registry.signatures import NotSigned, sign
 from envbuilder.store.memory import MemoryTarget
@@ -111,6 +112,14 @@ def test_a_source_that_does_not_answer_is_not_taken_for_unsigned(policy, subject
         ("rxtest/**", "r.test/a", False),
         ("r.test/[a]", "r.test/a", False),
         ("r.test/**", "r.test/a\nb", False),
+        ("r.test/**", "R.Test/a", True),
+        ("r.test/**", "r.test:443/a", True),
+        ("R.test:443/**", "r.test/a", True),
+        ("r.test:5000/**", "r.test:05000/a", True),
+        ("r.test/**", "r.test:5000/a", False),
+        ("docker.io/team/*", "registry-1.docker.io/team/a", True),
+        ("index.docker.io/team/*", "docker.io/team/a", True),
+        ("oci:/Dir/**", "oci:/dir/a", False),
     ],
 )
 def test_patterns_mean_what_they_say(pattern, place, met):
@@ -146,6 +155,19 @@ def test_a_policy_with_a_mistake_is_refused_whole(policy, text):
 def test_a_policy_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(NoPolicy):
         load_policy(tmp_path / "none.toml")
+
+
+def test_a_key_suffices_where_identities_cannot_be_checked(policy, target, subject, monkeypatch):
+    """A signer that this machine cannot check is not met; another of the rule may be."""
+    who = '{ identity = "a@b.test", issuer = "https://i.test" }'
+    rules = policy(rule('["**"]', f'any-of = [{who}, {{ key = "release.pub" }}]'))
+    monkeypatch.setitem(sys.modules, "sigstore.errors", None)
+    sign(target, subject, _QA, target.name)
+
+    with pytest.raises(NoSigstore):
+        enforce(rules, target, subject, target.name)
+    sign(target, subject, _RELEASE, target.name)
+    assert enforce(rules, target, subject, target.name).signed_by == ("release.pub",)
 
 
 @pytest.mark.slow

@@ -1,8 +1,11 @@
 import pytest
 
 from envbuilder.errors import HostError, UnavailableError
+from envbuilder.registry.addresses import Origin
+from envbuilder.registry.client import RegistryClient
 from envbuilder.registry.errors import (
     Denied,
+    ForbiddenAddress,
     RateLimited,
     RegistryDown,
     Rejected,
@@ -10,7 +13,7 @@ from envbuilder.registry.errors import (
     parse_refusal,
     refusal_error,
 )
-from envbuilder.registry.realms import same_site
+from envbuilder.registry.realms import judge, same_site
 from envbuilder.registry.redact import redact_headers
 from envbuilder.registry.retry import RetryPolicy, parse_retry_after
 from envbuilder.registry.settings import HttpSettings
@@ -120,6 +123,8 @@ def test_sites_of_one_owner_are_recognised(one, other):
         ("a.co.uk", "b.co.uk"),
         ("a.azurecr.io", "b.azurecr.io"),
         ("bucket.s3.amazonaws.com", "amazonaws.com"),
+        ("mine.s3.amazonaws.com", "theirs.s3.amazonaws.com"),
+        ("mine.blob.core.windows.net", "theirs.blob.core.windows.net"),
         ("10.0.0.1", "10.0.0.2"),
         ("registry", "auth"),
         ("example.com", "evilexample.com"),
@@ -143,3 +148,21 @@ def test_sites_of_different_owners_are_not(one, other):
 )
 def test_plain_http_is_for_this_machine_and_for_hosts_that_were_listed(host, scheme):
     assert HttpSettings(plain_hosts=frozenset({"listed.corp"})).scheme_of(host) == scheme
+
+
+@pytest.mark.parametrize("location", ["http://r.test/x", "HTTP://R.test:443/x", "http://other.test/x"])
+def test_nothing_leads_from_https_to_http(location):
+    registry = RegistryClient().registry("r.test")
+
+    with pytest.raises(ForbiddenAddress, match="from https to http"):
+        registry.follow(location, "https://r.test/v2/")
+    assert registry.follow("/x", "https://r.test/v2/") == "https://r.test/x"
+
+
+@pytest.mark.parametrize("realm", ["http://r.test/token", "http://auth.r.test/token"])
+def test_a_token_server_without_tls_is_not_asked_for_a_registry_with_it(realm):
+    registry = Origin("https", "r.test", 443)
+
+    with pytest.raises(ForbiddenAddress, match="want https"):
+        judge(realm, registry, "r.test", HttpSettings())
+    assert judge(realm.replace("http:", "https:"), registry, "r.test", HttpSettings()).is_own

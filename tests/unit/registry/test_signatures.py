@@ -1,4 +1,5 @@
 import base64
+import contextlib
 import io
 import json
 from dataclasses import replace
@@ -14,9 +15,11 @@ from envbuilder.oci import media_types
 from envbuilder.oci.manifest import Manifest
 from envbuilder.registry.cosign import (
     BUNDLE,
+    PREDICATE,
     SIMPLE_SIGNING,
     BadKey,
     BadSignature,
+    check_statement,
     load_private_key,
     load_public_key,
     sign_bundle,
@@ -191,6 +194,16 @@ def test_a_signed_statement_of_another_kind_is_no_signature(key, monkeypatch):
 
     with pytest.raises(BadSignature, match="spdx"):
         verify_bundle(key.public_key(), bundle, _ONE, source="s")
+
+
+@pytest.mark.parametrize("others", [[], ["0" * 64], [Digest.of(b"other").hex, 5]])
+def test_a_statement_about_several_images_is_no_signature_of_one(others):
+    subjects = [{"digest": {"sha256": each}} for each in (*others, Digest.of(b"image").hex)]
+    kind = "application/vnd.in-toto+json"
+    statement = {"_type": "https://in-toto.io/Statement/v1", "predicateType": PREDICATE, "subject": subjects}
+
+    with pytest.raises(BadSignature) if others else contextlib.nullcontext():
+        check_statement(kind, json.dumps(statement).encode(), Digest.of(b"image"), source="s")
 
 
 def test_keys_are_read_as_people_keep_them(key):
