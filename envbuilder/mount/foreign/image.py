@@ -94,9 +94,16 @@ class _Maker:
 
     def device(self, layer: Descriptor, size: int) -> Device:
         key = device_key(layer, self.believed)
-        return Device(layer, size, key, self.spans(key))
+        return Device(layer, size, key, self.spans(layer, key))
 
-    def spans(self, key: Digest) -> Path:
+    def spans(self, layer: Descriptor, key: Digest) -> Path:
+        """The file that says how the device ``key`` lies in its blob.
+
+        Where the last member of an eStargz layer ends is read off the blob's end, which nothing proves: each
+        repository says it for itself.
+        """
+        if media_types.STARGZ_TOC_DIGEST in layer.annotations:
+            key = Digest.of(canonical_json([str(key), self.source.name]))
         return self.folder / f"{key.hex}.spans"
 
 
@@ -178,7 +185,7 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
 def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
     """One layer: as it was made before for another image, from its own table, believed, or pulled."""
     key = device_key(layer, maker.believed)
-    tree, spans = maker.folder / f"{key.hex}.tree", maker.spans(key)
+    tree, spans = maker.folder / f"{key.hex}.tree", maker.spans(layer, key)
     where = f"{maker.source.name}: layer {layer.digest}"
     try:
         made = parse_layer(tree.read_bytes(), spans.read_bytes(), blob_size=layer.size, source=where)
