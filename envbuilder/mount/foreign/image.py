@@ -183,8 +183,18 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
 
 
 def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
-    """One layer: as it was made before for another image, from its own table, believed, or pulled."""
+    """One layer: as it was made before for another image, from its own table, believed, or pulled.
+
+    Another image that has it and starts now waits: two would write to one file, which is proved before it is adopted.
+    """
     key = device_key(layer, maker.believed)
+    with only_one(maker.folder / f"{key.hex}.lock"):
+        return _layer_of(maker, layer, diff_id, key, fetched)
+
+
+def _layer_of(
+    maker: _Maker, layer: Descriptor, diff_id: Digest, key: Digest, fetched: Callable[[int], None]
+) -> ForeignLayer:
     tree, spans = maker.folder / f"{key.hex}.tree", maker.spans(layer, key)
     where = f"{maker.source.name}: layer {layer.digest}"
     try:

@@ -5,6 +5,8 @@ the manifest does not prove.
 """
 
 import gzip
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -93,3 +95,28 @@ def padded_gzip(data, size):
     """A gzip member of ``data`` of just ``size`` bytes: a name of many letters."""
     plain = gzip.compress(data, 6, mtime=0)
     return plain[:3] + b"\x08" + plain[4:10] + b"x" * (size - len(plain) - 1) + b"\0" + plain[10:]
+
+
+def test_a_layer_of_two_images_that_start_at_once_is_pulled_once(tmp_path, monkeypatch):
+    """Both would write it to one file, and what one has proved the other would write over while it is read."""
+    shared, other = gzip_layer(TAR), gzip_layer(foreign_tar([member("d", b"other")]))
+    target, image = place(tmp_path / "ours", shared)
+    what = push_foreign(target, [shared, other])
+    pulls = []
+
+    def slowly(source, layer, *rest):
+        pulls.append(layer.digest)
+        made = pull_layer(source, layer, *rest)
+        time.sleep(0.3)  # it lies there, proved, and is about to be read
+        return made
+
+    monkeypatch.setattr("envbuilder.mount.foreign.image.pull_layer", slowly)
+    images = [image, open_image(target, what, Platform("x86_64"))]
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda each: foreign_image(each, target, tmp_path / "cache"), images))
+
+    assert None not in made
+    assert sorted(pulls, key=str) == sorted({shared.descriptor.digest, other.descriptor.digest}, key=str)
+    for device, layer in [(made[0].devices[0], shared), (made[1].devices[1], other)]:
+        data = (tmp_path / "cache/chunks/blobs" / device.stored_as.hex / "data").read_bytes()
+        assert data.startswith(layer.tar)
