@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuilder.cli.app import App
 from envbuilder.cli.targets import Source, host_platform_of, open_source
 from envbuilder.cli.transfer import open_docker_archive
-from envbuilder.digest import Descriptor
+from envbuilder.digest import Descriptor, Digest, canonical_json
 from envbuilder.image.base import read_base
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer.build import default_jobs
@@ -115,7 +115,6 @@ def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None
     from envbuilder.mount.container.confined import Confined  # noqa: PLC0415  seldom needed
     from envbuilder.mount.container.runtime import find_runtime  # noqa: PLC0415  seldom needed
     from envbuilder.mount.mount import NeedsRoot  # noqa: PLC0415  seldom needed
-    from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  seldom needed
 
     system = locks[0].system
     assert system is not None
@@ -129,8 +128,19 @@ def confined(app: App, locks: Sequence[Lock], place: Callable[[], Target] | None
         raise NeedsRoot(f"{name}: want root", hint=hint)
     settings = app.mount_settings()
     with app.output.stage(f"{locks[-1].name}: base"):
-        tree = unpacked(_image(system.base, locks[0].platform), place(), app.cache_directory / "bases", _quiet)
+        tree = unpacked_base(system.base, locks[0].platform, place(), app.cache_directory / "bases")
     return Confined(find_runtime(settings.state_dir, app.settings.get("run.runtime")), tree, locks[0].platform)
+
+
+def unpacked_base(base: BaseImage, platform: Platform, source: Target, folder: Path) -> Path:
+    """The files of ``base`` below ``folder``, unpacked now unless they are there.
+
+    Raises:
+        BadLayer, DigestMismatch, NotUnpacked, UnavailableError: see ``unpacked``.
+    """
+    from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  seldom needed
+
+    return unpacked(_image(base, platform), source, folder, _quiet)
 
 
 def _quiet(_done: int, _total: int) -> None:
@@ -138,13 +148,17 @@ def _quiet(_done: int, _total: int) -> None:
 
 
 def _image(base: BaseImage, platform: Platform) -> OpenImage:
-    """``base`` as unpacking takes it."""
+    """``base`` as unpacking takes it: its tree is named by its layers.
+
+    That they are those of the manifest is what the lock says, and what one lock says is nothing to another.
+    """
     layers = tuple(Descriptor(media_type=each.media_type, digest=each.digest, size=each.size) for each in base.layers)
     config = Descriptor(media_type=media_types.OCI_CONFIG, digest=base.config, size=0)
     what = Descriptor(media_type=media_types.OCI_MANIFEST, digest=base.manifest, size=0)
+    name = Digest.of(canonical_json([[str(each.digest), str(each.diff_id)] for each in base.layers]))
     return OpenImage(
         root=what,
-        descriptor=what,
+        descriptor=replace(what, digest=name),
         manifest=Manifest(config=config, layers=layers),
         config=ImageConfig(platform=platform, diff_ids=tuple(each.diff_id for each in base.layers)),
         annotations={},

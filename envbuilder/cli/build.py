@@ -172,7 +172,7 @@ def _build(
             store.tag(known.descriptor, here)
             document(store, locks, known.descriptor, partial(_layers, store, known))
         else:
-            store = _beside(app, store, target, expected, plans)
+            store = _beside(store, target, expected, plans)
             known, rows, sent = _make(app, locks, store, source, target, jobs, tag=here, expected=expected)
             remember(store, key, known.descriptor)
             was_made = True
@@ -221,14 +221,14 @@ def _look(
 
 
 def _beside(
-    app: App, store: LayoutTarget, target: Target | None, expected: Predicted | None, plans: Sequence[AnyPlan]
+    store: LayoutTarget, target: Target | None, expected: Predicted | None, plans: Sequence[AnyPlan]
 ) -> LayoutTarget:
     """The store, with layers that it lacks and need not have: ``target`` has them, and what was noted of them."""
     if target is None or expected is None or isinstance(target, SerialTarget):
         return store
-    elsewhere = adopt_records(target, expected, plans, store, app.cache_directory)
+    told = adopt_records(target, expected, plans, store)
     there = target if isinstance(target, RangeTarget) else None
-    return StoreBeside(store.directory, elsewhere, there) if elsewhere else store
+    return StoreBeside(store.directory, told, there) if told.layers else store
 
 
 def _layers(store: LayoutTarget, known: Known) -> list[Layer]:
@@ -295,6 +295,7 @@ def _make(
             agreed={layer.key for layer in expected.layers} if expected else frozenset(),
             base=base,
             confined=partial(confined, app, locks, base),
+            told=store.told.parts if isinstance(store, StoreBeside) else None,
         )
     what = built.image.descriptor
     return Known(descriptor=what, image=open_image(store, what, lock.platform)), rows, early.sent

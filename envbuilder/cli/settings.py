@@ -139,8 +139,10 @@ def _only_users(key: str) -> str:
     """Why a project's file may not have ``key``, or ""."""
     if key == "run.runtime" or key.endswith(".credential-helper"):
         return "it names a program to start"
-    if key in ("registries.insecure", "registries.unverified", "registries.trusted", "registries.ca-file"):
+    if key in ("registries.insecure", "registries.unverified", "registries.trusted") or key.endswith(".ca-file"):
         return "it decides whom your credentials go to"
+    if key in ("cache", "chunks", "state"):
+        return "what lies there is believed, started and removed without being looked at again"
     if key.startswith("registries.") and key.endswith((".mirrors", ".mirror-tags", ".mirror-ns")):
         return "it decides who is asked for images"
     if key in ("resolve.policy", "mount.layer-indexes"):

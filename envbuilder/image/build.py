@@ -69,6 +69,7 @@ def build_image(
     agreed: AbstractSet[Digest] = frozenset(),
     base: Callable[[], Target] | None = None,
     confined: Callable[[], Runner] | None = None,
+    told: Mapping[str, bytes] | None = None,
 ) -> Built:
     """The image of the last of ``locks`` in ``store``, under ``tag``; the others are what it extends.
 
@@ -77,7 +78,7 @@ def build_image(
     helper: this host's platform and packages locked for it, whose interpreter compiles for a foreign one.
     agreed: keys of layers that an image had together: no need to look for conflicts between those again.
     base: where the layers of an image of others are, asked for what the store lacks. confined: what starts its
-        interpreter, which compiles; asked for where that must.
+        interpreter, which compiles; asked for where that must. told: what others say of packages (image/records.py).
 
     Raises:
         TooDeep, LayerTooLarge, Lopsided: see layer/limits.py.
@@ -102,7 +103,7 @@ def build_image(
         while len(layers) < len(plans):
             each = plans[len(layers)]
             if isinstance(each, TopPlan) and each.id not in by_id:
-                top = each.on([layer.placed for layer in layers], folders[each.lock.name])
+                top = each.on([layer.placed for layer in layers], folders[each.lock.name], told)
                 found = find_layer(top, store)
                 note(found or build_layer(top, artifacts, store, cache=cache), found is not None)
                 return

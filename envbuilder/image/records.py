@@ -3,14 +3,19 @@
 One blob a layer, so that a bump sends that of the layer that it changed: its paths (layer/record.py), its licences,
 and of Debian packages what the computed layer takes from them. Whoever reads them was told the digest of the whole by
 the file of predicted digests (lock/predicted.py): a registry cannot make up the paths of an image.
+
+That file is one project's, and nothing here proves it: neither what it says nor what is made of that (the computed
+layer) is noted in the store, which builds of other projects believe. Only the blobs are kept, by their digests.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +28,7 @@ from envbuilder.layer.build import has_layer
 from envbuilder.layer.computed import part_name
 from envbuilder.layer.model import Layer, Recipe
 from envbuilder.layer.record import load_blobs, load_layer, without_id
+from envbuilder.layer.top import TopPlan
 from envbuilder.lock.model import Deb, Lock
 from envbuilder.lock.predicted import Predicted, PredictedLayer
 from envbuilder.oci import media_types
@@ -48,21 +54,57 @@ class BadRecords(IntegrityError):
     """The records beside an image are not of the form that its predicted digest promises."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a project's predicted digests say, by way of the records that they name: for its own builds.
+
+    layers: digests of those that the destination has and of which enough is known. records, parts: as a store, and
+    the folder ``debs`` of the cache, would have them, by name. proven: keys (hex) of plans that become layers of
+    verified packages alone: what these become here is anybody's to believe.
+    """
+
+    layers: frozenset[Digest] = frozenset()
+    records: MutableMapping[str, bytes] = field(default_factory=dict)
+    parts: MutableMapping[str, bytes] = field(default_factory=dict)
+    proven: AbstractSet[str] = frozenset()
+
+
+class _RecordsBeside(RecordStore):
+    """Records of a store, and those that were ``told``; what may rest on these is kept with them, in memory."""
+
+    def __init__(self, directory: Path, told: MutableMapping[str, bytes], proven: AbstractSet[str]) -> None:
+        super().__init__(directory)
+        self._told, self._proven = told, proven
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        return self._told.get(key) if found is None else found
+
+    def put(self, key: str, data: bytes) -> None:
+        # What is noted of a layer besides ends with the key of its plan.
+        if key.rpartition("-")[2] in self._proven:
+            super().put(key, data)
+        else:
+            self._told[key] = data
+
+
 class StoreBeside(LayoutTarget):
     """A store that takes layers for present that the destination of a build has, and gives no name to what lacks them.
 
-    elsewhere: digests of those. there: the destination; parts of them are read from it.
+    told: which, and what is known of them. there: the destination; parts of them are read from it.
     """
 
-    def __init__(self, directory: Path, elsewhere: frozenset[Digest], there: RangeTarget | None = None) -> None:
+    def __init__(self, directory: Path, told: Told, there: RangeTarget | None = None) -> None:
         super().__init__(directory)
-        self._elsewhere, self._there = elsewhere, there
+        self.told = told
+        self._there = there
+        self._records = _RecordsBeside(self._records.directory, told.records, told.proven)
 
     def has(self, what: Descriptor) -> bool:
-        return what.digest in self._elsewhere or super().has(what)
+        return what.digest in self.told.layers or super().has(what)
 
     def fetch_range(self, what: Descriptor, offset: int, size: int) -> bytes:
-        if self._there is None or what.digest not in self._elsewhere or super().has(what):
+        if self._there is None or what.digest not in self.told.layers or super().has(what):
             return super().fetch_range(what, offset, size)
         return self._there.fetch_range(what, offset, size)
 
@@ -77,7 +119,8 @@ class Notes:
     """
 
     def __init__(self, store: LayoutTarget, locks: Sequence[Lock], cache: Path) -> None:
-        self._store, self._parts = store, RecordStore(cache / PARTS)
+        told = store.told.parts if isinstance(store, StoreBeside) else {}
+        self._store, self._parts = store, _RecordsBeside(cache / PARTS, told, frozenset())
         self._debs: dict[str, list[Deb]] = {}
         for deb in {deb.digest: deb for lock in locks for deb in lock.debs}.values():
             self._debs.setdefault(deb.layer, []).append(deb)
@@ -139,7 +182,7 @@ def _bundle(
 
 
 def _name(key: Digest, names: Sequence[str]) -> str:
-    return f"records-{_FORMAT}-{Digest.of(canonical_json([str(key), *names])).hex}"
+    return f"records-{_FORMAT}-{Digest.of(canonical_json([str(key), *sorted(names)])).hex}"
 
 
 def _packed(record: bytes, said: bytes, parts: Mapping[str, bytes]) -> bytes:
@@ -152,10 +195,8 @@ def _packed(record: bytes, said: bytes, parts: Mapping[str, bytes]) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(plain)
 
 
-def adopt_records(
-    target: Target, predicted: Predicted, plans: Sequence[Recipe], store: LayoutTarget, cache: Path
-) -> frozenset[Digest]:
-    """Digests of layers of ``plans`` that ``store`` lacks and ``target`` has, and whose records are here now.
+def adopt_records(target: Target, predicted: Predicted, plans: Sequence[Recipe], store: LayoutTarget) -> Told:
+    """What is known of layers of ``plans`` that ``store`` lacks and ``target`` has.
 
     Raises:
         BadRecords, DigestMismatch: the records are not what was predicted. Whatever the target raises.
@@ -163,44 +204,47 @@ def adopt_records(
     rows = {row.key: row for row in predicted.layers}
     lacking = [rows[plan.key] for plan in plans if plan.key in rows and not has_layer(plan, store)]
     if not lacking or predicted.records is None:
-        return frozenset()
+        return Told()
 
     def there(row: PredictedLayer) -> bool:
         return target.has(Descriptor(media_type=media_types.OCI_LAYER_TAR_ZSTD, digest=row.digest, size=row.size))
 
+    told = Told(proven={plan.key.hex for plan in plans if not isinstance(plan, TopPlan)})
     with ThreadPoolExecutor(_TOGETHER, "records") as pool:
         answers = list(pool.map(there, lacking))
         found = {row.key: row for row, answer in zip(lacking, answers, strict=True) if answer}
-        unknown = {key for key in found if not _is_noted(key, store)}
-        blobs = list(_blobs_of(target, predicted.records, unknown)) if unknown else []
-        parts = RecordStore(cache / PARTS)
-        fetched = pool.map(lambda pair: _fetch(target, pair[1]), blobs)
-        for (key, _), bundle in zip(blobs, fetched, strict=True):
+        unknown = {key for key in found if not _is_noted(key, store.records)}
+        blobs = list(_blobs_of(store, target, predicted.records, unknown)) if unknown else []
+        fetched = pool.map(lambda pair: _fetch(store, target, pair[1]), blobs)
+        for (key, blob), bundle in zip(blobs, fetched, strict=True):
             if bundle is None:
                 continue
             record, said, theirs = bundle
-            store.records.put(key.hex, record)
-            store.records.put(record_name(key), said)
-            for name, part in theirs.items():
-                parts.put(name, part)
+            told.records[key.hex] = record
+            told.records[record_name(key)] = said
+            told.records[_name(key, [*theirs])] = json.dumps(blob.to_json()).encode()
+            told.parts.update(theirs)
+    known = _RecordsBeside(store.records.directory, told.records, told.proven)
     usable: set[Digest] = set()
     for key, row in found.items():
-        data = _is_noted(key, store)
+        data = _is_noted(key, known)
         named = load_blobs(data, key=key) if data else ()
         # Of a layer of others a build needs the device too, which stands before it.
         if named and named[-1].digest == row.digest and all(map(target.has, named[:-1])):
             usable.update(each.digest for each in named)
-    return frozenset(usable)
+    return replace(told, layers=frozenset(usable))
 
 
-def _is_noted(key: Digest, store: LayoutTarget) -> bytes | None:
-    """The record of the layer of ``key``, if ``store`` knows its licences too: an image's documents need both."""
-    return None if store.records.get(record_name(key)) is None else store.records.get(key.hex)
+def _is_noted(key: Digest, records: RecordStore) -> bytes | None:
+    """The record of the layer of ``key``, if its licences are known too: an image's documents need both."""
+    return None if records.get(record_name(key)) is None else records.get(key.hex)
 
 
-def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[tuple[Digest, Descriptor]]:
+def _blobs_of(
+    store: LayoutTarget, target: Target, what: Descriptor, keys: set[Digest]
+) -> Iterator[tuple[Digest, Descriptor]]:
     try:
-        data = fetch_whole(target, what, MAX_MANIFEST_SIZE, BadRecords)
+        data = fetch_whole(store if store.has(what) else target, what, MAX_MANIFEST_SIZE, BadRecords)
     except NotFound:
         return  # their layers are then made here
     manifest = parse_document(data, source=f"{target.name}: {what.digest}")
@@ -212,21 +256,26 @@ def _blobs_of(target: Target, what: Descriptor, keys: set[Digest]) -> Iterator[t
             yield key, blob
 
 
-def _fetch(target: Target, blob: Descriptor) -> tuple[bytes, bytes, dict[str, bytes]] | None:
-    """A layer's record, its licences, and what is remembered of its packages, by name; None when it is gone."""
+def _fetch(store: LayoutTarget, target: Target, blob: Descriptor) -> tuple[bytes, bytes, dict[str, bytes]] | None:
+    """A layer's record, its licences, and what is remembered of its packages, by name; None when it is gone.
+
+    The blob is in ``store`` afterwards.
+    """
     where = f"{target.name}: {blob.digest}"
     try:
-        packed = fetch_whole(target, blob, _MAX_PACKED, BadRecords)
+        packed = fetch_whole(store if store.has(blob) else target, blob, _MAX_PACKED, BadRecords)
         size = zstandard.frame_content_size(packed)
         if not 0 <= size <= _MAX_PLAIN:
             raise BadRecords(f"{where}: want at most {_MAX_PLAIN} bytes unpacked, got {size}")
         value = json.loads(zstandard.ZstdDecompressor().decompress(packed))
         parts = {str(name): _bytes(text) for name, text in value["parts"].items()}
-        return _bytes(value["layer"]), _bytes(value["licences"]), parts
+        found = _bytes(value["layer"]), _bytes(value["licences"]), parts
     except NotFound:
         return None
     except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRecords(f"{where}: {error!r}") from error
+    store.push(blob, partial(io.BytesIO, packed))
+    return found
 
 
 def _bytes(text: object) -> bytes:

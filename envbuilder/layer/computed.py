@@ -61,6 +61,7 @@ def computed_entries(
     site_packages: str,
     allow: frozenset[str] = frozenset(),
     memory: Path | None = None,
+    told: Mapping[str, bytes] | None = None,
     parent: Lock | None = None,
 ) -> Iterator[Entry]:
     """The tree of the computed layer, each path once; the caller gives parents the modes that they have below.
@@ -68,7 +69,7 @@ def computed_entries(
     placed_below: the layers under it, lowest first, a parent's computed layer included.
     site_packages: tree path of the environment's Python packages.
     allow: packages whose unknown maintainer scripts are taken to do nothing.
-    memory: folder of what earlier calls took from packages; these are not opened again.
+    memory: folder of what earlier calls took from packages; these are not opened again. told: the same as others say.
     parent: of the computed layer below, if it holds: what of it would be the same is left out, so that it, and what
         the parent gave in its place, shows through.
 
@@ -77,7 +78,7 @@ def computed_entries(
         SharedPath, InPrefix, DivertedPath: as ``check_packages``.
         BadDeb: a package is malformed.
     """
-    parts = Parts(memory, rule=_WANTED_RULE) if memory else None
+    parts = Parts(memory, rule=_WANTED_RULE, told=told) if memory else None
     system = read_system(lock.debs, artifacts, placed_below, _wanted, parts=parts)
     made: list[Entry] = []
     if parent is None or (_digests(parent), frozenset(parent.allow_scripts)) != (_digests(lock), allow):

@@ -41,6 +41,8 @@ class RemovalPlan:
 
     @property
     def key(self) -> Digest:
+        wheels = [each for each in self.artifacts if isinstance(each, Wheel)]
+        without = {str(wheel.digest): [*wheel.without] for wheel in wheels if wheel.without}
         return Digest.of(
             canonical_json(
                 {
@@ -51,6 +53,7 @@ class RemovalPlan:
                     "python": self.python.tag,
                     # Absent when empty, so that the layers of other environments keep their keys.
                     **({"uncompiled": [*map(str, self.uncompiled)]} if self.uncompiled else {}),
+                    **({"without": without} if without else {}),
                 }
             )
         )

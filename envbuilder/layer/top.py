@@ -7,8 +7,8 @@ hides what the parent computed and it does not: links to what is gone, alternati
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuilder.digest import Digest, canonical_json
@@ -81,9 +81,13 @@ class TopPlan:
     def artifacts(self) -> tuple[Artifact, ...]:
         return self.lock.debs
 
-    def on(self, placed: Sequence[Sequence[Placed]], folder: Path) -> GroundedTop:
-        """The plan with what it needs of the world: the paths below it, and the environment's folder."""
-        return GroundedTop(plan=self, placed=tuple(tuple(layer) for layer in placed), folder=folder)
+    def on(
+        self, placed: Sequence[Sequence[Placed]], folder: Path, told: Mapping[str, bytes] | None = None
+    ) -> GroundedTop:
+        """The plan with what it needs of the world: the paths below it, the environment's folder, and what others say
+        of packages (layer/debian/part.py).
+        """
+        return GroundedTop(plan=self, placed=tuple(tuple(layer) for layer in placed), folder=folder, told=told or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,7 @@ class GroundedTop:
     plan: TopPlan
     placed: tuple[tuple[Placed, ...], ...]
     folder: Path
+    told: Mapping[str, bytes] = field(default_factory=dict, hash=False)
 
     @property
     def id(self) -> str:
@@ -123,6 +128,7 @@ class GroundedTop:
                 site_packages=site_packages,
                 allow=frozenset(lock.allow_scripts),
                 memory=cache / "debs",
+                told=self.told,
                 parent=parent,
             )
         entries = list(overlay(overlay(skeleton, computed), file_entries(lock.files, self.folder)))

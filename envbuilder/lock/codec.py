@@ -33,6 +33,8 @@ from envbuilder.spec.toml import parse_toml
 FORMAT = 1
 #: What ``archive`` of a Debian package may be: the moment becomes a part of an address.
 _ARCHIVE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*(?:@[0-9]{8}T[0-9]{6}Z)?\Z")
+#: A version of Python is a part of paths, also of where its interpreter is unpacked on this host and started.
+_PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}\Z")
 #: Bytes of a lock file that are read; the AI environment's has 0.06 MB.
 MAX_SIZE = 16 << 20
 
@@ -278,6 +280,8 @@ def _file(table: LockTable) -> LockedFile:
 
 def _check(lock: Lock) -> None:
     """Refuse a lock that no build could follow: an artefact twice, unsorted, in no layer or under a hostile name."""
+    if not _PYTHON.match(lock.python.version) or lock.python.tag != "cp" + lock.python.version.replace(".", ""):
+        raise InvalidLock(f"python: want a version such as '3.13' and its tag, got {str(lock.python)[:200]}")
     known = set(lock.layers)
     base = base_ids(lock.name, lock.system) if lock.parent is None else ()
     if lock.layers[: len(base)] != base:

@@ -26,6 +26,11 @@ class RecordStore:
         self._incoming = self._directory / "incoming"
         remove_leftovers(self._incoming)
 
+    @property
+    def directory(self) -> Path:
+        """Where they are, absolute."""
+        return self._directory
+
     def get(self, key: str) -> bytes | None:
         """What ``put`` stored under ``key``; None if it did not, or if the file is damaged."""
         try:

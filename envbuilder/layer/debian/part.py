@@ -36,16 +36,17 @@ class Part:
 class Parts:
     """Parts of packages in ``directory``. Safe across threads and processes.
 
-    rule: changes whenever the part of any package would.
+    rule: changes whenever the part of any package would. told: what others say of packages, by ``part_key``: it is
+        used and not remembered.
     """
 
-    def __init__(self, directory: Path, *, rule: str) -> None:
-        self._records, self._rule = RecordStore(directory), rule
+    def __init__(self, directory: Path, *, rule: str, told: Mapping[str, bytes] | None = None) -> None:
+        self._records, self._rule, self._told = RecordStore(directory), rule, told or {}
 
     def of(self, deb: Deb, read: Callable[[], Part]) -> Part:
         """The part of ``deb``: as it is remembered, or else ``read`` now."""
         key = part_key(deb, self._rule)
-        data = self._records.get(key)
+        data = self._records.get(key) or self._told.get(key)
         known = _load(data) if data else None
         if known is None:
             known = read()

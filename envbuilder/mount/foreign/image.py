@@ -6,7 +6,7 @@ stay what they are; what is made here lies in the cache:
 
     foreign/<sha256>.spans         how a device's bytes lie in its blob (spans.py)
     foreign/<sha256>.tree          the layer's names, and where their data are on the device
-    foreign/images/<sha256>.json   the metadata and devices of an image, by the digest of its plain manifest
+    foreign/images/<sha256>.json   the metadata and devices of an image, by its plain manifest and what shows its layers
 """
 
 from __future__ import annotations
@@ -71,14 +71,13 @@ def foreign_image(
         StoreRefused, NotUnpacked: no room. UnavailableError: as any reading.
     """
     folder = cache / "foreign"
-    kept = folder / "images" / f"{image.descriptor.digest.hex}.json"
-    store = ChunkStore(cache / "chunks")
+    believed = source.name if trusted else ""
+    maker = _Maker(image, source, folder, ChunkStore(cache / "chunks"), progress, believed)
+    kept = folder / "images" / f"{_image_key(image, believed).hex}.json"
     try:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with only_one(folder / f"{image.descriptor.digest.hex}.lock"):
-            believed = source.name if trusted else ""
-            found = _kept(kept, image, cache, store, believed)
-            return found or _make(_Maker(image, source, folder, store, progress, believed), kept, cache)
+            return _kept(maker, kept, cache) or _make(maker, kept, cache)
     except (IntegrityError, SpecError, NoGzipIndex) as error:
         _log.warning("%s: cannot be read lazily: %s", image.root.digest, error)
         return None
@@ -95,6 +94,20 @@ class _Maker:
     progress: Progress
     believed: str
 
+    def device(self, layer: Descriptor, size: int) -> Device:
+        key = device_key(layer, self.believed)
+        return Device(layer, size, key, self.spans(layer, key))
+
+    def spans(self, layer: Descriptor, key: Digest) -> Path:
+        """The file that says how the device ``key`` lies in its blob.
+
+        Where the last member of an eStargz layer ends is read off the blob's end, which nothing proves: each
+        repository says it for itself.
+        """
+        if media_types.STARGZ_TOC_DIGEST in layer.annotations:
+            key = Digest.of(canonical_json([str(key), self.source.name]))
+        return self.folder / f"{key.hex}.spans"
+
 
 def device_key(layer: Descriptor, believed: str = "") -> Digest:
     """The name of a layer's device in the chunk store: of the way it is cut, and what its pieces are proved by.
@@ -107,7 +120,13 @@ def device_key(layer: Descriptor, believed: str = "") -> Digest:
     return Digest.of(canonical_json([_FORMAT, str(layer.digest), table or believed]))
 
 
-def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore, believed: str) -> ForeignImage | None:
+def _image_key(image: OpenImage, believed: str) -> Digest:
+    """Of the image and all that its metadata are made of: who believes another says otherwise of the same manifest."""
+    keys = [str(device_key(layer, believed)) for layer in image.manifest.layers]
+    return Digest.of(canonical_json([_FORMAT, str(image.descriptor.digest), keys]))
+
+
+def _kept(maker: _Maker, kept: Path, cache: Path) -> ForeignImage | None:
     """What was made before, if all of it is still here and can be read."""
     try:
         value = json.loads(kept.read_bytes())
@@ -116,21 +135,14 @@ def _kept(kept: Path, image: OpenImage, cache: Path, store: ChunkStore, believed
             return None
         ours = [Descriptor.from_json(each) for each in value["base"]]
         devices = [
-            Device(ours[number], int(size))
-            if number < len(ours)
-            else _device(layer, int(size), cache / "foreign", believed)
-            for number, (layer, size) in enumerate(zip(image.manifest.layers, value["sizes"], strict=True))
+            Device(ours[number], int(size)) if number < len(ours) else maker.device(layer, int(size))
+            for number, (layer, size) in enumerate(zip(maker.image.manifest.layers, value["sizes"], strict=True))
         ]
     except (OSError, ValueError, KeyError, TypeError, EnvbuilderError):
         return None
-    if all(_is_readable(device, store) for device in devices[len(ours) :]):
+    if all(_is_readable(device, maker.store) for device in devices[len(ours) :]):
         return ForeignImage(metadata=metadata, devices=tuple(devices))
     return None
-
-
-def _device(layer: Descriptor, size: int, folder: Path, believed: str) -> Device:
-    key = device_key(layer, believed)
-    return Device(layer, size, key, folder / f"{key.hex}.spans")
 
 
 def _is_readable(device: Device, store: ChunkStore) -> bool:
@@ -161,10 +173,7 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
         layers.append(_layer(maker, layer, diff_id, fetched))
         moved = before + layer.size
         maker.progress(moved, total)
-    devices = below + [
-        _device(layer, made.spans.size, maker.folder, maker.believed)
-        for layer, made in zip(theirs, layers, strict=True)
-    ]
+    devices = below + [maker.device(layer, made.spans.size) for layer, made in zip(theirs, layers, strict=True)]
     bits = _TAR_BITS if any(made.block == TAR_BLOCK for made in layers) else _TABLE_BITS
     data = merged_metadata(
         [made.placed for made in layers],
@@ -186,9 +195,19 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
 
 
 def _layer(maker: _Maker, layer: Descriptor, diff_id: Digest, fetched: Callable[[int], None]) -> ForeignLayer:
-    """One layer: as it was made before for another image, from its own table, believed, or pulled."""
+    """One layer: as it was made before for another image, from its own table, believed, or pulled.
+
+    Another image that has it and starts now waits: two would write to one file, which is proved before it is adopted.
+    """
     key = device_key(layer, maker.believed)
-    tree, spans = maker.folder / f"{key.hex}.tree", maker.folder / f"{key.hex}.spans"
+    with only_one(maker.folder / f"{key.hex}.lock"):
+        return _layer_of(maker, layer, diff_id, key, fetched)
+
+
+def _layer_of(
+    maker: _Maker, layer: Descriptor, diff_id: Digest, key: Digest, fetched: Callable[[int], None]
+) -> ForeignLayer:
+    tree, spans = maker.folder / f"{key.hex}.tree", maker.spans(layer, key)
     where = f"{maker.source.name}: layer {layer.digest}"
     try:
         made = parse_layer(tree.read_bytes(), spans.read_bytes(), blob_size=layer.size, source=where)

@@ -30,6 +30,8 @@ _COUNT = itemgetter(2)
 _MAX_PAGE = 1 << 32
 #: Bytes that a frame of a hot bundle may have as stored: its pages and what proves them, incompressible.
 MAX_FRAME = 8 << 20
+#: Pages of one: a frame is unpacked before it is proved.
+_MAX_FRAME_PAGES = MAX_FRAME // PAGE_SIZE
 
 
 class InvalidTrace(IntegrityError):
@@ -193,7 +195,7 @@ def _trace(value: Mapping[str, Any], source: str) -> Trace:
         read_ahead=_number(value["readAhead"], 1 << 20),
         ranges=_ranges(value["ranges"], most),
         frames=tuple(
-            Frame(_number(size, MAX_FRAME), _number(pages, MAX_FRAME), Digest("sha256:" + sha256).hex)
+            Frame(_number(size, MAX_FRAME), _number(pages, _MAX_FRAME_PAGES), Digest("sha256:" + sha256).hex)
             for size, pages, sha256 in (value["frames"] if value["format"] == _FORMAT else ())
         ),
         proofs=_number(value["proofs"], 1 << 30),

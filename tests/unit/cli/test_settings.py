@@ -89,6 +89,12 @@ def test_a_user_may_choose_the_runtime(tmp_path):
     assert load(tmp_path, user='[run]\nruntime = "crun"').get("run.runtime") == "crun"
 
 
+@pytest.mark.parametrize("key", ["cache", "chunks", "state"])
+def test_a_project_may_not_bring_what_a_machine_believes_it_has_checked(tmp_path, key):
+    with pytest.raises(SpecErrors, match=f"{key}: a project may not choose"):
+        load(tmp_path, project=f'{key} = "{tmp_path}/planted"')
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -97,6 +103,7 @@ def test_a_user_may_choose_the_runtime(tmp_path):
         '[registries]\ntrusted = ["r.io"]',
         '[registries]\nca-file = "x"',
         '[registries]\nlogin-file = "/tmp/x"',
+        '[registries."r.io:5000"]\nca-file = "x"',
         '[registries."r.io:5000"]\ncredential-helper = "evil"',
     ],
 )

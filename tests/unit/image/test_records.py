@@ -62,21 +62,58 @@ def world(tmp_path):
 def adopted(world, tmp_path):
     _, there, predicted = world
     fresh = LayoutTarget(tmp_path / "fresh", create=True)
-    return fresh, adopt_records(there, predicted, [Plan()], fresh, tmp_path / "cache2")
+    return fresh, adopt_records(there, predicted, [Plan()], fresh)
 
 
 def test_a_layer_that_is_elsewhere_is_known_by_its_paths(world, tmp_path):
-    fresh, elsewhere = adopted(world, tmp_path)
+    fresh, told = adopted(world, tmp_path)
 
     assert find_layer(Plan(), fresh) is None
-    assert find_layer(Plan(), StoreBeside(fresh.directory, elsewhere)) == world[0]
+    assert find_layer(Plan(), StoreBeside(fresh.directory, told)) == world[0]
+
+
+def test_what_one_project_was_told_of_a_layer_is_not_believed_by_builds_of_another(world, tmp_path):
+    layer, there, predicted = world
+    lie = replace(layer, placed=(Placed(path="etc/passwd", mode=0o104777, size=5),))
+    value = {"layer": dump_layer(lie).decode(), "licences": "{}", "parts": {"libc6": "lies"}}
+    hostile = replace(predicted, records=records_of(there, zstandard.compress(json.dumps(value).encode())))
+    fresh, told = adopted((layer, there, hostile), tmp_path)
+    beside = StoreBeside(fresh.directory, told)
+    assert find_layer(Plan(), beside) == lie
+    top = replace(predicted.layers[0], id="x/top", key=Digest.of(b"what lies over it"))
+    beside.records.put(top.key.hex, dump_layer(replace(lie, plan_key=top.key)))
+    Notes(beside, (), tmp_path / "cache").of(predicted.layers[0])
+
+    fresh.push(layer.blob, partial(there.fetch, layer.blob))
+
+    assert fresh.records.keys() == ()
+    assert find_layer(Plan(), fresh) is None
+    assert not (tmp_path / "cache" / PARTS).exists()
+
+
+def test_what_a_plan_of_packages_became_beside_others_is_remembered(world, tmp_path):
+    fresh, told = adopted(world, tmp_path)
+
+    StoreBeside(fresh.directory, told).records.put(KEY.hex, dump_layer(world[0]))
+
+    assert fresh.records.get(KEY.hex) == dump_layer(world[0])
+
+
+def test_records_that_are_here_are_not_asked_for_again(world, tmp_path):
+    _, there, predicted = world
+    fresh, told = adopted(world, tmp_path)
+    names = json.loads(there._content[predicted.records.digest])
+    for each in names["layers"]:
+        del there._content[Digest.parse(each["digest"])]
+
+    assert adopt_records(there, predicted, [Plan()], fresh) == told
 
 
 def test_nothing_is_adopted_of_a_layer_that_is_not_there_either(world, tmp_path):
     layer, there, predicted = world
     row = replace(predicted.layers[0], digest=Digest.of(b"gone"))
 
-    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1] == frozenset()
+    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1].layers == frozenset()
 
 
 def test_records_that_name_another_blob_than_was_predicted_are_not_believed(world, tmp_path):
@@ -84,15 +121,15 @@ def test_records_that_name_another_blob_than_was_predicted_are_not_believed(worl
     other = push(there, b"other", media_types.OCI_LAYER_TAR_ZSTD)
     row = replace(predicted.layers[0], digest=other.digest, size=other.size)
 
-    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1] == frozenset()
+    assert adopted((layer, there, replace(predicted, layers=(row,))), tmp_path)[1].layers == frozenset()
 
 
 def test_without_records_layers_are_made_here(world, tmp_path):
     layer, there, predicted = world
     gone = Descriptor(media_type=media_types.OCI_MANIFEST, digest=Digest.of(b"gone"), size=4)
 
-    assert adopted((layer, there, replace(predicted, records=None)), tmp_path)[1] == frozenset()
-    assert adopted((layer, there, replace(predicted, records=gone)), tmp_path)[1] == frozenset()
+    assert adopted((layer, there, replace(predicted, records=None)), tmp_path)[1].layers == frozenset()
+    assert adopted((layer, there, replace(predicted, records=gone)), tmp_path)[1].layers == frozenset()
 
 
 def records_of(there, data):
@@ -126,7 +163,7 @@ def test_records_that_a_registry_lost_are_done_without(world, tmp_path):
     records = records_of(there, b"lost")
     del there._content[Digest.of(b"lost")]
 
-    assert adopted((layer, there, replace(predicted, records=records)), tmp_path)[1] == frozenset()
+    assert adopted((layer, there, replace(predicted, records=records)), tmp_path)[1].layers == frozenset()
 
 
 def test_records_that_a_registry_changed_are_refused(world, tmp_path):

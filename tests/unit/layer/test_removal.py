@@ -80,3 +80,12 @@ def test_what_was_compiled_is_in_the_key(wheels):
     plans = [removal_plan("c/removed", lock("c", []), [lock("p", [gone], bytecode=each)]) for each in (True, False)]
 
     assert plans[0].key != plans[1].key
+
+
+def test_what_a_parent_left_out_of_a_package_is_in_the_key(wheels, tmp_path):
+    gone, stays = wheels.add("gone", layer="p/wheels-00"), wheels.add("stays", layer="p/wheels-00")
+    parents = [lock("p", [replace(gone, without=each), stays]) for each in ((), ("gone.bin",))]
+    plans = [removal_plan("c/removed", lock("c", [stays]), [parent]) for parent in parents]
+
+    assert hidden(plans[0], wheels, tmp_path) != hidden(plans[1], wheels, tmp_path)
+    assert plans[0].key != plans[1].key

@@ -87,6 +87,24 @@ def test_an_archive_that_is_no_role_is_refused(archive):
         load(dump(hostile), source="x")
 
 
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("/../../../tmp/planted/x", "cp313"),
+        ("3.13/..", "cp313/.."),
+        ("", "cp"),
+        ("3", "cp3"),
+        ("3.12", "cp313"),
+        ("3.13", "py3"),
+    ],
+)
+def test_a_version_of_python_that_is_none_or_has_another_tag_is_refused(version, tag):
+    hostile = replace(FULL, python=replace(FULL.python, version=version, tag=tag))
+
+    with pytest.raises(InvalidLock, match="python: want a version"):
+        load(dump(hostile), source="x")
+
+
 def test_a_package_of_a_dated_suite_comes_back():
     dated = replace(SMALL, debs=tuple(replace(deb, archive="debian@20261101T000000Z") for deb in SMALL.debs))
 

@@ -89,6 +89,14 @@ def test_a_trace_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked():
         parse_trace(zstandard.compress(bytes(64 << 20)), source="test")
 
 
+def test_a_frame_that_would_unpack_to_gigabytes_is_refused():
+    count = 1 << 20
+    bomb = replace(TRACE, ranges=(Pages(0, 0, count),), frames=(Frame(100, count, TRACE.frames[0].sha256),))
+
+    with pytest.raises(InvalidTrace, match="want a number up to 2048"):
+        parse_trace(bomb.dump(), source="test")
+
+
 def test_reads_become_the_pages_that_they_touch():
     assert list(of_reads([(0, 4095, 2), (1, 8192, 4096)])) == [Pages(0, 0, 2), Pages(1, 2, 1)]
 
