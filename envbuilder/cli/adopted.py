@@ -53,18 +53,21 @@ def take_over(app: App, source: Source, image: OpenImage, donor: str, *, dry_run
 def adopt_related(
     app: App, store: LayoutTarget, before: Mapping[str, Descriptor], locks: Sequence[Lock], image: OpenImage
 ) -> dict[str, Any] | None:
-    """Give ``image``, in ``store``, the trace of its parent or of the version before, if it has none.
+    """Give ``image``, in ``store``, the trace of the version before, else of its parent, if it has none.
+
+    What was recorded of the version before are its own commands: more of the parent's pages would be worth less.
 
     before: tags of the store and what they named before the build. locks: of the image and of what it extends.
     What was taken over, or None.
     """
-    declared, relatives = environments(app.need_project()), {lock.name for lock in locks}
-
-    def is_related(tag: str) -> bool:
+    declared = environments(app.need_project())
+    found: dict[str, list[Descriptor]] = {}
+    for tag, what in before.items():
         # ``ai-dev-1`` is of ``ai-dev``, and no version of ``ai``.
-        return max((name for name in declared if tag.startswith(f"{name}-")), key=len, default="") in relatives
-
-    return _adopt(app, store, [what for tag, what in before.items() if is_related(tag)], locks[-1], image)
+        name = max((name for name in declared if tag.startswith(f"{name}-")), key=len, default="")
+        found.setdefault(name, []).append(what)
+    taken = (_adopt(app, store, found.get(lock.name, []), locks[-1], image) for lock in reversed(locks))
+    return next(filter(None, taken), None)
 
 
 def adopt_predecessor(

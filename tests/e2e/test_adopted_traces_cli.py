@@ -135,3 +135,27 @@ def test_the_trace_of_an_image_that_is_named_is_taken_over(traced, tmp_path):
 @pytest.mark.parametrize("more", [("--add",), ("--no-bundle",), ("--", "python3")])
 def test_what_has_no_meaning_beside_a_donor_is_refused(traced, more):
     assert "--from" in traced("trace", "hello", "--from", "hello", *more, status=2).stderr
+
+
+def test_of_a_child_the_version_before_is_preferred_to_the_parent_though_it_has_less(traced):
+    folder = traced.project / "images/kid"
+    folder.mkdir()
+    (folder / "env.toml").write_text(f'name = "kid"\nversion = "1"\nextends = "hello"\n{ANOTHER_FILE}')
+    (folder / "motd").write_text("one\n")
+    traced("lock", "kid")
+    (first,) = traced.json("build", "kid")
+    store, image = opened(traced.store, "kid-1")
+    devices = tuple(layer.digest for layer in image.manifest.layers)
+    ranges = tuple(Pages(number, 0, 2) for number in range(len(devices)))
+    trace = Trace(
+        image=image.descriptor.digest, devices=devices, commands=("mine",), runs=1, read_ahead=8192, ranges=ranges
+    )
+    attach_trace(store, image, trace, None, made_at_s=8)
+    (folder / "motd").write_text("two\n")
+    traced("lock", "kid")
+
+    (second,) = traced.json("build", "kid")
+
+    assert first["adopted_trace"]["share"] == 1
+    assert 0.5 < second["adopted_trace"]["share"] < 1
+    assert find_trace(*opened(traced.store, "kid-1")).trace.commands == ("mine",)

@@ -153,8 +153,9 @@ class Trace:
             "ranges": [[pages.device, pages.first, pages.count] for pages in self.ranges],
             "frames": [[frame.size, frame.pages, frame.sha256] for frame in self.frames],
             "proofs": self.proofs,
-            "sizes": list(self.sizes),
         }
+        if self.sizes:
+            value["sizes"] = list(self.sizes)
         return zstandard.ZstdCompressor(level=_LEVEL).compress(canonical_json(value))
 
 

@@ -30,9 +30,9 @@ def test_a_trace_comes_back_as_it_was_stored(sizes):
 
 def test_a_trace_of_an_earlier_version_notes_no_sizes():
     value = json.loads(zstandard.ZstdDecompressor().decompress(TRACE.dump()))
-    del value["sizes"]
 
-    assert parse_trace(zstandard.compress(canonical_json(value)), source="test") == TRACE
+    assert "sizes" not in value
+    assert parse_trace(TRACE.dump(), source="test").dump() == TRACE.dump()
 
 
 @pytest.mark.parametrize(
