@@ -265,15 +265,17 @@ def _no_constants(text: str) -> float:
     raise InvalidJson(f"JSON: want a number, got {text}")
 
 
-def parse_json_object(data: bytes, *, source: str) -> dict[str, Any]:
+def parse_json_object(data: bytes, *, source: str, surrogates: bool = False) -> dict[str, Any]:
     """The JSON object in ``data``, as I-JSON has it (RFC 7493): what parsers read in different ways is refused.
+
+    surrogates: take lone ones, as they stand.
 
     Raises:
         InvalidJson: not UTF-8, not JSON, not an object, a key stands twice, NaN, or a lone surrogate.
     """
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constants)
-        if _HALF.search(data):
+        if not surrogates and _HALF.search(data):
             # It could be neither written down again nor shown.
             json.dumps(value, ensure_ascii=False).encode()
     except InvalidJson as error:

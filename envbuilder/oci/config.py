@@ -60,7 +60,8 @@ def parse_config(data: bytes, *, source: str) -> ImageConfig:
     Raises:
         InvalidJson, InvalidDigest, SpecError: not a config, or of a platform we do not know.
     """
-    value = parse_json_object(data, source=source)
+    # Such an image starts everywhere else: what the halves stand in is mostly not read.
+    value = parse_json_object(data, source=source, surrogates=True)
     process, rootfs = value.get("config", {}), value.get("rootfs")
     process = {} if process is None else process
     if not isinstance(process, dict) or not isinstance(rootfs, dict):

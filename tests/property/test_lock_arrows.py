@@ -71,7 +71,7 @@ locks = st.builds(
     version=texts,
     platform=st.sampled_from([Platform("x86_64"), Platform("aarch64")]),
     spec_digest=digests,
-    python=st.builds(Interpreter, version=texts, tag=texts),
+    python=st.integers(8, 20).map(lambda minor: Interpreter(version=f"3.{minor}", tag=f"cp3{minor}")),
     suite=texts,
     base=st.lists(texts, max_size=3).map(tuple),
     glibc=texts,

@@ -64,12 +64,15 @@ def test_configs_have_a_diff_id_and_a_line_of_history_for_each_layer():
 def test_digests_of_lock_and_spec_and_the_ids_of_layers_can_be_read_back():
     built = image(lock_digest=Digest.of(b"lock"), spec_digest=Digest.of(b"spec"), annotations={"x": "y"})
 
-    for document in documents(built):
-        assert document.annotations == {
-            "x": "y",
-            media_types.LOCK_DIGEST: str(Digest.of(b"lock")),
-            media_types.SPEC_DIGEST: str(Digest.of(b"spec")),
-        }
+    index, plain, erofs = documents(built)
+    notes = {
+        "x": "y",
+        media_types.LOCK_DIGEST: str(Digest.of(b"lock")),
+        media_types.SPEC_DIGEST: str(Digest.of(b"spec")),
+    }
+    where = f"{built.erofs_manifest.digest} {built.erofs_manifest.size}"
+    assert index.annotations == erofs.annotations == notes
+    assert plain.annotations == {**notes, media_types.EROFS_MANIFEST: where}
     for layer in documents(built)[1].layers:
         assert layer.annotations[media_types.LAYER_ID] in {"x/base", "x/top"}
         assert media_types.EROFS_CHUNK_INDEX_DIGEST in layer.annotations
