@@ -23,10 +23,25 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     else:
         import tomli as tomllib  # noqa: PLC0415  see above
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
+        _check_integers(document)
     except (ValueError, RecursionError) as error:
         # Not only TOMLDecodeError: Python refuses integers of more than 4300 digits, and dates that do not exist.
         raise SpecErrors(source, [f"not TOML: {error}"]) from error
+    return document
+
+
+def _check_integers(document: dict[str, Any]) -> None:
+    """Refuse what other readers do (TOML 1.0, "Integer"): in hexadecimal it may be so large that it cannot be shown."""
+    todo: list[Any] = [document]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ValueError("an integer of more than 64 bits")
 
 
 def read_document(file: Path, *, most: int, source: str) -> bytes | None:

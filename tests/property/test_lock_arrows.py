@@ -64,6 +64,8 @@ def test_the_budget_holds_and_every_layer_is_used(wheels, debs, more):
         assert set(done.layers) - used <= {"x/top", "p/top"}
 
 
+#: What TOML can say.
+MOST = (1 << 63) - 1
 digests = st.binary(max_size=8).map(Digest.of)
 locks = st.builds(
     Lock,
@@ -88,7 +90,12 @@ locks = st.builds(
     start=st.lists(st.lists(texts, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
     cuda=st.none() | st.builds(CudaAxis, toolkit=texts, minimum_driver=texts, accelerators=st.just(("9.0",))),
     parent=st.none() | st.builds(Parent, name=names, lock_digest=digests),
-    partition=st.builds(Partition, threshold=st.integers(0), wheel_buckets=st.integers(1), deb_buckets=st.integers(1)),
+    partition=st.builds(
+        Partition,
+        threshold=st.integers(0, MOST),
+        wheel_buckets=st.integers(1, MOST),
+        deb_buckets=st.integers(1, MOST),
+    ),
 )
 
 

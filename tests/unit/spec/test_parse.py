@@ -168,6 +168,11 @@ def test_an_environment_cannot_extend_itself():
     assert problems('name = "x"\nversion = "1"\nextends = "x"\n') == ["extends: an environment cannot extend itself"]
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 5000, "0x8000000000000000", "-9223372036854775809"])
+def test_an_integer_that_toml_does_not_have_is_refused(number):
+    assert problems(f'name = "x"\n[support]\nends = [{number}]\n') == ["not TOML: an integer of more than 64 bits"]
+
+
 def test_text_that_is_no_toml_is_refused_with_its_line():
     (problem,) = problems("name = \n")
     assert problem.startswith("not TOML: ")
