@@ -8,15 +8,14 @@ hand-made pipeline, whose one layer is new as a whole.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 
 from contents import contents, fetch
 from measure import Cost
 from peer_handmade import Handmade
-from product import build_to, envbuilder, lock_file, result
-from record import PROJECT, Outcome, Target
+from product import build_to, copy_project, envbuilder, held, lock_file, result
+from record import Outcome, Target
 from scratch import Bench, Unavailable, need_root, need_space, remove
 from servers import registry
 
@@ -35,17 +34,14 @@ def run(bench: Bench) -> Outcome:
     need_root()
     need_space(bench.work, SPACE.get(bench.env, SPACE["ai"]))
     package = PACKAGE[bench.env]
-    project = bench.folder("project")
-    for name in ("images", "lockfiles"):
-        shutil.copytree(PROJECT / name, project / name)
+    project = copy_project(bench)
     fetch(bench)
     newest = _version(lock_file(bench.env), package)
     declaration = project / "images" / bench.env / "env.toml"
     original = declaration.read_text()
-    held = re.sub(r"(?m)^requires = \[", f'requires = [\n    "{package}<{newest}",', original, count=1)
     store = bench.folder("store")
     with registry(bench.folder("registry")) as at:
-        declaration.write_text(held)
+        declaration.write_text(held(original, package, newest))
         envbuilder("lock", bench.env, "--project", project, "--quiet", log=bench.log)
         old = _version(lock_file(bench.env, project), package)
         build_to(bench.env, store=store, host=at.host, log=bench.log, project=project)

@@ -195,5 +195,5 @@ def _median(costs: list[Cost]) -> Cost:
 
 
 def middle(columns: list[Column]) -> Column:
-    middle = statistics.median_low([float(column["first result s"]) for column in columns])
-    return next(column for column in columns if column["first result s"] == middle)
+    seconds = statistics.median_low([float(column["first result s"]) for column in columns])
+    return next(column for column in columns if column["first result s"] == seconds)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from measure import Cost, Failed, measured
 from record import PROJECT
-from scratch import Unavailable
+from scratch import Bench, Unavailable
 
 COMMAND = PROJECT / ".venv/bin/envbuilder"
 
@@ -51,6 +53,19 @@ def lock_file(env: str, project: Path = PROJECT) -> Path:
     if not file.exists():
         raise Unavailable(f"no lock of {env}: run .venv/bin/envbuilder lock {env}")
     return file
+
+
+def copy_project(bench: Bench) -> Path:
+    """Our environments and their locks in a folder of their own, that a scenario may change."""
+    project = bench.folder("project")
+    for name in ("images", "lockfiles"):
+        shutil.copytree(PROJECT / name, project / name)
+    return project
+
+
+def held(declaration: str, package: str, version: str) -> str:
+    """``declaration``, which then gets the ``package`` of before ``version``."""
+    return re.sub(r"(?m)^requires = \[", f'requires = [\n    "{package}<{version}",', declaration, count=1)
 
 
 def artefact_cache() -> Path:

@@ -7,15 +7,13 @@ peer is the same start without.
 
 from __future__ import annotations
 
-import re
-import shutil
 from pathlib import Path
 
 from bump import PACKAGE
 from first_result import SPACE, Column, link_rate, middle, recorded, start
 from measure import measured
-from product import START, build_to, envbuilder, lock_file, result
-from record import PROJECT, Outcome, Target
+from product import START, build_to, copy_project, envbuilder, held, lock_file, result
+from record import Outcome, Target
 from scratch import Bench, need, need_root, need_space, remove, tool
 from servers import Registry, distant_registry, registry
 
@@ -36,7 +34,9 @@ def run(bench: Bench) -> Outcome:
     declaration = project / "images" / bench.env / "env.toml"
     with registry(bench.work / "near", data=data) as at:
         original = declaration.read_text()
-        declaration.write_text(_held(original, bench.env))
+        wheels = load(lock_file(bench.env).read_bytes(), source=bench.env).wheels
+        newest = next(wheel.version for wheel in wheels if wheel.name == PACKAGE[bench.env])
+        declaration.write_text(held(original, PACKAGE[bench.env], newest))
         _, first = _built(bench, bench.env, project, store, at.host)
         recorded(bench, at, first, command)
         stored = at.stored()
@@ -96,20 +96,11 @@ def _from(bench: Bench, at: Registry, base: str) -> str:
 
 
 def _project(bench: Bench) -> Path:
-    project = bench.folder("project")
-    for name in ("images", "lockfiles"):
-        shutil.copytree(PROJECT / name, project / name)
+    project = copy_project(bench)
     (project / "images/child").mkdir()
     text = f'name = "child"\nversion = "1"\nextends = "{bench.env}"\nrequires = ["{_MORE}"]\n'
     (project / "images/child/env.toml").write_text(text)
     return project
-
-
-def _held(declaration: str, env: str) -> str:
-    """The declaration that gets the version of a package before that of the committed lock."""
-    wheels = load(lock_file(env).read_bytes(), source=env).wheels
-    newest = next(wheel.version for wheel in wheels if wheel.name == PACKAGE[env])
-    return re.sub(r"(?m)^requires = \[", f'requires = [\n    "{PACKAGE[env]}<{newest}",', declaration, count=1)
 
 
 def _built(bench: Bench, env: str, project: Path, store: Path, host: str, *words: str) -> tuple[dict[str, object], str]:

@@ -14,7 +14,7 @@ from envbuilder.cli.targets import open_source
 from envbuilder.image.inspect import open_image
 from envbuilder.mount.prepare import MetadataRead
 from envbuilder.mount.startup.hotbuild import build_bundle
-from envbuilder.mount.startup.trace import Pages, Trace
+from envbuilder.mount.startup.trace import Pages
 from envbuilder.mount.startup.traces import FoundTrace, TraceSearch, attach_trace
 from envbuilder.oci.platform import Platform
 from envbuilder.oci.reference import RegistryReference
@@ -26,6 +26,7 @@ from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.nodes import push_test_image
 from envbuilder.testing.rounds import Rounds, in_rounds
 from envbuilder.testing.servers import docker_registry
+from envbuilder.testing.traces import trace_of
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +43,7 @@ def traced(tmp_path_factory, require_tool):
     layout = LayoutTarget(folder / "layout")
     what = layout.lookup("test")
     image = open_image(layout, what, _PLATFORM)
-    trace = Trace(
-        image=image.descriptor.digest,
-        devices=tuple(layer.digest for layer in image.manifest.layers),
-        commands=("read",),
-        runs=1,
-        read_ahead=16 << 10,
-        ranges=(Pages(0, 0, 40), Pages(1, 3, 20)),
-    )
+    trace = trace_of(image, [Pages(0, 0, 40), Pages(1, 3, 20)])
     trace = build_bundle(trace, image.manifest.layers, layout, folder / "bundle", jobs=1)
     with docker_registry(folder / "registry") as running, RegistryClient() as client:
         target = RegistryTarget(RegistryReference(running.host, _NAME), client, writable=True)

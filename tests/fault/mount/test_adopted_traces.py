@@ -14,8 +14,6 @@ from envbuilder.layer.tree import directory, file
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.startup.adopt import NoTrace, adopt, offer
 from envbuilder.mount.startup.hotbuild import build_bundle
-from envbuilder.mount.startup.reads import recorded
-from envbuilder.mount.startup.trace import Trace, merge, of_reads
 from envbuilder.mount.startup.traces import attach_trace, find_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.platform import Platform
@@ -23,6 +21,8 @@ from envbuilder.store.layout import LayoutTarget
 from envbuilder.store.referrers import referrers
 from envbuilder.testing.layers import layer_of, push_image
 from envbuilder.testing.nodes import BIG, image_layers, make_node, push_test_image
+from envbuilder.testing.traces import trace_of_reads
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -39,15 +39,7 @@ def traced_layout(tmp_path_factory) -> Path:
     with open_mount(made.image, made.source, made.settings, record=True) as mounted:
         for name in ("big", "second"):
             subprocess.run(["head", "-c2M", mounted.directory / "data" / name], capture_output=True, check=True)
-        reads = list(recorded(mounted.folder.reads))
-    trace = Trace(
-        image=made.image.descriptor.digest,
-        devices=tuple(layer.digest for layer in made.image.manifest.layers),
-        commands=("read",),
-        runs=1,
-        read_ahead=8 << 10,
-        ranges=merge([of_reads(reads)]),
-    )
+        trace = trace_of_reads(made.image, mounted.folder.reads)
     trace = build_bundle(trace, made.image.manifest.layers, made.source, folder / "bundle", jobs=1)
     attach_trace(LayoutTarget(folder / "layout"), made.image, trace, folder / "bundle")
     return folder / "layout"
@@ -89,13 +81,6 @@ def test_the_bundle_of_an_older_trace_is_taken_over_only_where_all_its_layers_ar
     with open_mount(child, node.source, node.settings) as mounted:
         assert mounted.traced
         assert (mounted.directory / "data/big").read_bytes() == BIG
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
 
 
 ONE, TWO = image_layers()

@@ -6,7 +6,6 @@ digest of a layer that somebody else's image has is no secret.
 
 import io
 import shutil
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -17,14 +16,14 @@ from envbuilder.image.inspect import open_image
 from envbuilder.layer.tree import file
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.startup.hotbuild import build_bundle
-from envbuilder.mount.startup.reads import recorded
-from envbuilder.mount.startup.trace import Trace, merge, of_reads
 from envbuilder.mount.startup.traces import attach_trace
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.layers import layer_of, push_image
 from envbuilder.testing.nodes import BIG, image_layers
 from envbuilder.testing.sources import SwitchedSource
+from envbuilder.testing.traces import trace_of_reads
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -67,11 +66,9 @@ def test_what_the_bundle_of_a_forged_layer_brought_is_not_seen_either(node, forg
     image, source = forged
     with open_mount(image, source, node.settings, record=True) as mounted:
         (mounted.directory / "data/small").read_bytes()
-        reads = list(recorded(mounted.folder.reads))
+        trace = trace_of_reads(image, mounted.folder.reads)
     shutil.rmtree(node.settings.cache_dir / "chunks")
-    ranges = tuple(pages for pages in merge([of_reads(reads)]) if pages.device == 1)
-    devices = tuple(layer.digest for layer in image.manifest.layers)
-    trace = Trace(image=image.descriptor.digest, devices=devices, commands=(), runs=1, read_ahead=0, ranges=ranges)
+    trace = replace(trace, ranges=tuple(pages for pages in trace.ranges if pages.device == 1))
     trace = build_bundle(trace, image.manifest.layers, source, tmp_path / "bundle", jobs=1)
     attach_trace(LayoutTarget(tmp_path / "attacker/layout"), image, trace, tmp_path / "bundle")
     with open_mount(image, source, node.settings) as mounted:
@@ -95,10 +92,3 @@ def test_images_that_say_the_same_of_a_layer_share_it(node):
 
     asked = {digest for digest, _, _ in source.ranges()}
     assert not {str(each.layer.blob.digest) for each in (ONE, TWO)} & asked
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,6 +15,7 @@ from envbuilder.mount.mount import mount, open_mount
 from envbuilder.mount.state import MountFolder, folders, reap, source_name, statuses
 from envbuilder.mount.unmount import unmount
 from envbuilder.testing.nodes import BIG, kill_at_once, process_of
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +24,6 @@ PROCESSES = ("keeper", "supervisor", "worker")
 VICTIMS = [*itertools.combinations(PROCESSES, 1), *itertools.combinations(PROCESSES, 2)]
 #: Without these two nobody is there to start others; the worker goes on.
 UNKEPT = ("keeper", "supervisor")
-
-
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.005)
 
 
 def killed(folder: MountFolder, victims) -> None:

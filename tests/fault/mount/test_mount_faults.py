@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +17,9 @@ from envbuilder.mount.host.processes import is_running, start_time
 from envbuilder.mount.mount import Mounted, mount, open_mount
 from envbuilder.mount.state import reap, statuses
 from envbuilder.testing.nodes import BIG, kill_at_once
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
-
-
-def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
 
 
 def worker_of(mounted: Mounted) -> int:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from envbuilder.errors import EnvbuilderError
 from envbuilder.mount.mount import mount, open_mount
 from envbuilder.mount.state import MountFolder, folders
 from envbuilder.mount.unmount import unmount
+from envbuilder.testing import waiting
 from envbuilder.testing.nodes import BIG, process_of
 
 pytestmark = pytest.mark.slow
@@ -25,11 +26,7 @@ LIMIT_S = 0.5
 PROCESSES = ("keeper", "supervisor", "worker")
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
+until = partial(waiting.until, timeout_s=30.0)
 
 
 def pids(folder: MountFolder) -> dict[str, int]:

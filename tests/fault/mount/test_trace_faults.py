@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -31,8 +30,7 @@ from envbuilder.mount.request import Device
 from envbuilder.mount.startup.hot import close_frame, frame_data, plan_frames
 from envbuilder.mount.startup.hotbuild import build_bundle, page_root
 from envbuilder.mount.startup.newest import copy_trace
-from envbuilder.mount.startup.reads import recorded
-from envbuilder.mount.startup.trace import Frame, Pages, Trace, merge, of_reads
+from envbuilder.mount.startup.trace import Frame, Pages, Trace
 from envbuilder.mount.startup.traces import TraceSearch, attach_trace, find_trace
 from envbuilder.mount.state import reap
 from envbuilder.oci import media_types
@@ -46,6 +44,8 @@ from envbuilder.store.referrers import attach, read_referrer, referrers, unlist
 from envbuilder.store.target import RangeTarget
 from envbuilder.testing.nodes import BIG, Node, make_node, push_test_image
 from envbuilder.testing.servers import docker_registry
+from envbuilder.testing.traces import trace_of_reads
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -76,25 +76,10 @@ def layout(traced_layout, tmp_path) -> Path:
     return tmp_path / "layout"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
-
-
 def traced(node: Node) -> Trace:
     with open_mount(node.image, node.source, node.settings, record=True) as mounted:
         read(mounted.directory)
-        reads = list(recorded(mounted.folder.reads))
-    return Trace(
-        image=node.image.descriptor.digest,
-        devices=tuple(layer.digest for layer in node.image.manifest.layers),
-        commands=("read",),
-        runs=1,
-        read_ahead=16 << 10,
-        ranges=merge([of_reads(reads)]),
-    )
+        return trace_of_reads(node.image, mounted.folder.reads)
 
 
 def read(directory: Path) -> tuple[bytes, bytes]:

@@ -21,6 +21,7 @@ from envbuilder.store.copy import copy
 from envbuilder.store.layout import LayoutTarget
 from envbuilder.testing.nodes import Node, kill_at_once, make_node
 from envbuilder.testing.servers import docker_registry
+from envbuilder.testing.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="EROFS mounts are for root")]
 
@@ -84,13 +85,6 @@ def decided(tmp_path_factory, layout, require_tool) -> Warm:
 def warm(decided) -> Iterator[Warm]:
     yield decided
     until(lambda: not decided.node.leftovers())
-
-
-def until(condition, timeout_s: float = 20.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
 
 
 def test_a_warm_start_is_what_an_ordinary_start_is(warm):

@@ -3,14 +3,15 @@
 import os
 import struct
 import threading
-import time
 import weakref
+from functools import partial
 
 import pytest
 
 from envbuilder.mount.counters import Counters
 from envbuilder.mount.startup.delivery import AWAITED, Delivery
 from envbuilder.mount.startup.hot import FramePlan, Part
+from envbuilder.testing import waiting
 
 PAGE = 4096
 #: Bytes of a notification before its pages (fuse_out_header, fuse_notify_store_out).
@@ -97,11 +98,7 @@ def start(tmp_path):
         os.close(each.asking)
 
 
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.001)
+until = partial(waiting.until, timeout_s=10.0)
 
 
 def test_the_kernel_gets_all_pages_and_the_store_gets_them_at_the_end(start):
