@@ -40,7 +40,7 @@ class ImageTooLarge(SpecError):
 class Inode:
     """One inode, to be left as it is made. Several names of one object are hard links.
 
-    data: of a regular file with bytes: number of its device, from 0, and byte offset in it.
+    data: of a regular file with bytes: number of its device, from 0, and byte offset in it; -1: ``tail`` is all of it.
     tail: of a regular file, if not empty: its bytes behind the last whole block, which the image then
         holds itself and pads with zeros; else a mapping shows what follows the file in the device.
     target: of a symbolic link. rdev: (major, minor) of a device. children: of a directory, by name.

@@ -14,7 +14,7 @@ from envbuilder.errors import RefusedError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.mount.startup.newest import made_at, newest_trace
 from envbuilder.mount.startup.trace import InvalidTrace
-from envbuilder.mount.startup.traces import FoundTrace, attach_found, recorded_of
+from envbuilder.mount.startup.traces import FoundTrace, attach_found, read_recorded
 from envbuilder.store.target import Target
 
 
@@ -38,9 +38,10 @@ def offer(source: Target, donor: Descriptor, image: OpenImage) -> Offer:
         NoTrace: there is none, or it is of other layers. InvalidTrace: it is malformed.
         UnavailableError, ...: the source.
     """
-    what, found = newest_trace(source, donor), recorded_of(source, donor)
-    if what is None or found is None:
+    what = newest_trace(source, donor)
+    if what is None:
         raise NoTrace(f"{source.name}: {donor.digest} has no start-up trace", hint="Run: envbuilder trace REF.")
+    found = read_recorded(source, what, donor)
     try:
         mine = found.on(image)
     except InvalidTrace as error:

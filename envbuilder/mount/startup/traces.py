@@ -111,8 +111,16 @@ def recorded_of(
         InvalidTrace: malformed. NotFound, UnavailableError, ...: as any reading.
     """
     what = newest_trace(source, subject, at_once=True)
-    if what is None:
-        return None
+    return read_recorded(source, what, subject, named) if what else None
+
+
+def read_recorded(
+    source: Target,
+    what: Descriptor,
+    subject: Descriptor,
+    named: Callable[[Descriptor, Descriptor | None], None] = lambda *_: None,
+) -> FoundTrace:
+    """The trace ``what`` that is listed for the manifest ``subject``; else as ``recorded_of``."""
     where = f"{source.name}: {what.digest}"
     blob, hot = _noted(what) or _named(source, what, subject)
     named(blob, hot)
