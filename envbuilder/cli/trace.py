@@ -21,12 +21,17 @@ from envbuilder.cli.trust import check_trust
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.build import default_jobs
 from envbuilder.layer.pages import PAGE_SIZE
+from envbuilder.mount.foreign.based import proved_layers
 from envbuilder.mount.mount import require_root
 from envbuilder.mount.run import RunOptions
+from envbuilder.mount.startup.hot import page_root
 from envbuilder.mount.startup.hotbuild import NoPageTree, build_bundle, is_of_use
 from envbuilder.mount.startup.traces import attach_trace, find_trace
 from envbuilder.mount.startup.tracing import NothingToTrace, record
 from envbuilder.oci.reference import EnvironmentName
+
+#: What a third run reads and two did not is next to nothing (docs/decisions/0007).
+_RUNS = 2
 
 
 @click.command(
@@ -36,14 +41,21 @@ from envbuilder.oci.reference import EnvironmentName
 )
 @click.argument("reference", metavar="REF", shell_complete=environment_names)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[[--] COMMAND...]")
-@click.option("--runs", type=click.IntRange(1, 20), default=2, show_default=True, help="Starts that are merged.")
+@click.option("--runs", type=click.IntRange(1, 20), default=None, help=f"Starts that are merged (default: {_RUNS}).")
 @click.option("--add", is_flag=True, help="Keep what the image's trace has already.")
 @click.option("--from", "donor", metavar="REF", default="", help="Take over the record of an image that shares layers.")
 @click.option("--no-bundle", is_flag=True, help="Only the list of pages; starts then fetch whole chunks.")
 @click.option("--dry-run", is_flag=True, help="Say what would be recorded, start nothing.")
 @common
 def command(
-    app: App, reference: str, words: tuple[str, ...], runs: int, add: bool, donor: str, no_bundle: bool, dry_run: bool
+    app: App,
+    reference: str,
+    words: tuple[str, ...],
+    runs: int | None,
+    add: bool,
+    donor: str,
+    no_bundle: bool,
+    dry_run: bool,
 ) -> Result:
     """Record what COMMAND reads at its start, and store it beside the image REF. Prints the digest of the record.
 
@@ -54,8 +66,9 @@ def command(
     the same layers. `build` does that by itself for an image that has none, from its parent or the version before.
     """
     begun_s = time.monotonic()
-    if donor and (words or add or no_bundle):
-        raise click.UsageError("--from takes a record as it is: without COMMAND, --add and --no-bundle")
+    if donor and (words or runs or add or no_bundle):
+        raise click.UsageError("--from takes a record as it is: without COMMAND, --runs, --add and --no-bundle")
+    runs = runs or _RUNS
     source = open_source(app, reference)
     image = open_image(source.target, source.what, host_platform_of())
     if donor:
@@ -82,11 +95,12 @@ def command(
             app.output.note("no hot bundle: starts that read most of an image pull it whole, in the order of the trace")
             bundle = None
         else:
+            layers = image.manifest.layers if image.lazy else proved_layers(image.manifest, source.target)
             try:
                 with app.output.stage(f"bundle of {human_size(trace.pages * PAGE_SIZE)}"):
-                    trace = build_bundle(
-                        trace, image.manifest.layers, source.target, Path(folder) / "bundle", jobs=default_jobs()
-                    )
+                    # What others laid over an image of ours is mostly pulled before a start: it needs no foresight.
+                    wanted = trace if image.lazy else trace.provable([page_root(layer) for layer in layers])
+                    trace = build_bundle(wanted, layers, source.target, Path(folder) / "bundle", jobs=default_jobs())
             except NoPageTree as error:
                 app.output.note(f"no hot bundle: {error}")
                 bundle = None

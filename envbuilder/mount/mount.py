@@ -227,14 +227,14 @@ def _request(wanted: _Wanted, folder: MountFolder, ahead: Ahead, progress: Progr
         metadata = (ahead.metadata or MetadataRead(source, cache)).file(image.lazy)
         sizes = device_sizes(metadata, image.lazy)
         devices = tuple(Device(blob, size) for blob, size in zip(image.lazy.devices, sizes, strict=True))
-        here = map(ChunkStore(cache / "chunks").is_complete, (each.stored_as for each in devices), sizes)
         # What is here whole needs no foresight, and does not wait for it.
-        trace = search.result(image) if search and not all(here) else None
+        trace = search.result(image) if search and not _are_whole(devices, cache) else None
     elif settings.mode != "unpack" and (foreign := _foreign(image, source, settings, progress)):
         metadata, devices = foreign.metadata, foreign.devices
-        trace = search.result(image) if search else None
-        if search and trace is None and (found := _base_trace(image, source, devices, cache)):
-            trace, trace_source = found[0], pickle.dumps(found[1])
+        if search and not _are_whole(devices, cache):
+            trace = search.result(image)
+            if trace is None and (found := _base_trace(image, source)):
+                trace, trace_source = found[0], pickle.dumps(found[1])
     else:
         from envbuilder.mount.unpack.layers import unpacked  # noqa: PLC0415  not in a lazy start
 
@@ -287,14 +287,15 @@ def _search(wanted: _Wanted, ahead: Ahead) -> TraceSearch | None:
     return search
 
 
-def _base_trace(
-    image: OpenImage, source: RangeTarget, devices: Sequence[Device], cache: Path
-) -> tuple[FoundTrace, Target] | None:
+def _are_whole(devices: Sequence[Device], cache: Path) -> bool:
+    store = ChunkStore(cache / "chunks")
+    return all(store.is_complete(device.stored_as, device.size) for device in devices)
+
+
+def _base_trace(image: OpenImage, source: RangeTarget) -> tuple[FoundTrace, Target] | None:
     from envbuilder.mount.foreign.based import base_trace  # noqa: PLC0415  as ``_foreign``
 
-    store = ChunkStore(cache / "chunks")
-    whole = all(store.is_complete(device.stored_as, device.size) for device in devices)
-    return None if whole else base_trace(image, source)
+    return base_trace(image, source)
 
 
 def _foreign(

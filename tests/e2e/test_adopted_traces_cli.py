@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.image.inspect import open_image
-from envbuilder.mount.startup.trace import Pages, Trace
+from envbuilder.mount.startup.trace import Pages
 from envbuilder.mount.startup.traces import attach_trace, find_trace
 from envbuilder.oci.platform import Platform
 from envbuilder.store.layout import LayoutTarget
+from envbuilder.testing.traces import trace_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -29,10 +30,9 @@ def traced(cli, hello, tmp_path):
     shutil.copytree(hello.store, tmp_path / "here", copy_function=os.link)  # others expect their ``hello`` in theirs
     cli = replace(cli, store=tmp_path / "here")
     store, image = opened(cli.store, "hello-1")
-    devices = tuple(layer.digest for layer in image.manifest.layers)
-    ranges = tuple(Pages(number, 0, 4 if number < len(devices) - 1 else 1) for number in range(len(devices)))
-    trace = Trace(
-        image=image.descriptor.digest, devices=devices, commands=("x",), runs=1, read_ahead=8192, ranges=ranges
+    last = len(image.manifest.layers) - 1
+    trace = trace_of(
+        image, [Pages(number, 0, 4 if number < last else 1) for number in range(last + 1)], commands=("x",)
     )
     attach_trace(store, image, trace, None, made_at_s=7)
     return cli
@@ -132,7 +132,7 @@ def test_the_trace_of_an_image_that_is_named_is_taken_over(traced, tmp_path):
     assert find_trace(*opened(other.store, "hello-1")) is not None
 
 
-@pytest.mark.parametrize("more", [("--add",), ("--no-bundle",), ("--", "python3")])
+@pytest.mark.parametrize("more", [("--add",), ("--runs", "3"), ("--no-bundle",), ("--", "python3")])
 def test_what_has_no_meaning_beside_a_donor_is_refused(traced, more):
     assert "--from" in traced("trace", "hello", "--from", "hello", *more, status=2).stderr
 
@@ -145,11 +145,7 @@ def test_of_a_child_the_version_before_is_preferred_to_the_parent_though_it_has_
     traced("lock", "kid")
     (first,) = traced.json("build", "kid")
     store, image = opened(traced.store, "kid-1")
-    devices = tuple(layer.digest for layer in image.manifest.layers)
-    ranges = tuple(Pages(number, 0, 2) for number in range(len(devices)))
-    trace = Trace(
-        image=image.descriptor.digest, devices=devices, commands=("mine",), runs=1, read_ahead=8192, ranges=ranges
-    )
+    trace = trace_of(image, [Pages(number, 0, 2) for number in range(len(image.manifest.layers))], commands=("mine",))
     attach_trace(store, image, trace, None, made_at_s=8)
     (folder / "motd").write_text("two\n")
     traced("lock", "kid")

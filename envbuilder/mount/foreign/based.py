@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from envbuilder.digest import Descriptor, Digest, InvalidDigest
-from envbuilder.errors import EnvbuilderError
+from envbuilder.errors import EnvbuilderError, UnavailableError
 from envbuilder.image.choice import read_document
 from envbuilder.image.inspect import LazyImage, OpenImage, lazy_twin
 from envbuilder.layer.erofs_format import device_parts
@@ -30,6 +31,7 @@ from envbuilder.oci.reference import InvalidReference, RegistryReference, parse_
 from envbuilder.store.target import NotFound, SiblingTarget, Target
 
 _log = logging.getLogger(__name__)
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +49,41 @@ def may_be_based(manifest: Manifest) -> bool:
 
 
 def read_based(manifest: Manifest, source: Target, cache: Path) -> Based | None:
-    """What ``manifest``, of others, is laid over, if that is an image of ours; None else, or where it cannot be had."""
-    if not may_be_based(manifest):
-        return None
-    found = (_read(manifest, place, cache) for place in base_places(manifest, source))
-    return next(filter(None, found), None)
+    """What ``manifest``, of others, is laid over, if that is an image of ours; None else, or where it cannot be had.
 
+    Raises:
+        UnavailableError: who has it does not answer now.
+    """
 
-def _read(manifest: Manifest, place: Target, cache: Path) -> Based | None:
-    try:
-        if (lazy := _base(manifest, place)) is None:
-            return None
+    def read(place: Target, lazy: LazyImage) -> Based:
         metadata = metadata_file(place, lazy, cache)
         return Based(layers=lazy.devices, sizes=device_sizes(metadata, lazy), root=read_tree(metadata))
+
+    return _first(manifest, source, read)
+
+
+def proved_layers(manifest: Manifest, source: Target) -> tuple[Descriptor, ...]:
+    """The layers of ``manifest``, of others: the first as its base describes them, if that is an image of ours.
+
+    Raises:
+        UnavailableError: who has the base does not answer now.
+    """
+    ours = _first(manifest, source, lambda _place, lazy: lazy.devices) or ()
+    return (*ours, *manifest.layers[len(ours) :])
+
+
+def _first(manifest: Manifest, source: Target, read: Callable[[Target, LazyImage], _Read]) -> _Read | None:
+    """What ``read`` makes of the base of ``manifest``, at the first place that has it."""
+    places = base_places(manifest, source) if may_be_based(manifest) else ()
+    return next((found for place in places if (found := _at(manifest, place, read)) is not None), None)
+
+
+def _at(manifest: Manifest, place: Target, read: Callable[[Target, LazyImage], _Read]) -> _Read | None:
+    try:
+        lazy = _base(manifest, place)
+        return read(place, lazy) if lazy else None
+    except UnavailableError:
+        raise
     except NotFound:
         return None
     except EnvbuilderError as error:  # without it the image starts, too

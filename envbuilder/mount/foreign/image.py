@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuilder.digest import Descriptor, Digest, canonical_json
-from envbuilder.errors import EnvbuilderError, IntegrityError, SpecError
+from envbuilder.errors import EnvbuilderError, IntegrityError, SpecError, UnavailableError
 from envbuilder.image.inspect import OpenImage
 from envbuilder.layer import erofs_format
 from envbuilder.layer.metadata import merged_metadata
@@ -158,7 +158,12 @@ def _is_readable(device: Device, store: ChunkStore) -> bool:
 def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
     image = maker.image
     layers = []
-    based = read_based(image.manifest, maker.source, cache)
+    based, is_final = None, True
+    try:
+        based = read_based(image.manifest, maker.source, cache)
+    except UnavailableError as error:  # it is pulled this time; the next start looks again
+        _log.warning("%s: its base cannot be asked for: %s", image.root.digest, error)
+        is_final = False
     below = [Device(*both) for both in zip(based.layers, based.sizes, strict=True)] if based else []
     theirs = image.manifest.layers[len(below) :]
     total, moved = sum(layer.size for layer in theirs), 0
@@ -190,7 +195,8 @@ def _make(maker: _Maker, kept: Path, cache: Path) -> ForeignImage:
         "sizes": [device.size for device in devices],
         "base": [device.blob.to_json() for device in below],
     }
-    put_file(kept, json.dumps(value).encode())
+    if is_final:
+        put_file(kept, json.dumps(value).encode())
     return ForeignImage(metadata=metadata, devices=tuple(devices))
 
 

@@ -136,6 +136,14 @@ class Trace:
             recorded_as=tuple(recorded_as),
         )
 
+    def provable(self, roots: Sequence[Digest | None]) -> Trace:
+        """This trace without what no bundle can prove: of devices that have no root over their pages.
+
+        The same where none has one.
+        """
+        ranges = tuple(pages for pages in self.ranges if roots[pages.device])
+        return replace(self, ranges=ranges) if ranges else self
+
     def covers_most_of(self, sizes: Sequence[int]) -> bool:
         """Whether it has half of the bytes of devices of ``sizes``: then pulling everything is as quick."""
         own: int = sum(map(_COUNT, self.own))

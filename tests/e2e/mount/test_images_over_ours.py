@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from envbuilder.digest import Digest, describe
+from envbuilder.errors import UnavailableError
 from envbuilder.image.inspect import open_image
 from envbuilder.layer.tree import file, symlink
-from envbuilder.mount.foreign.based import base_places
+from envbuilder.mount.foreign.based import base_places, proved_layers
 from envbuilder.mount.mount import open_mount
 from envbuilder.mount.settings import MountSettings
+from envbuilder.mount.startup.hot import page_root
 from envbuilder.mount.startup.hotbuild import build_bundle
-from envbuilder.mount.startup.reads import recorded
-from envbuilder.mount.startup.trace import Trace, merge, of_reads
 from envbuilder.mount.startup.traces import attach_trace
 from envbuilder.oci import media_types
 from envbuilder.oci.config import ImageConfig
@@ -34,6 +34,8 @@ from envbuilder.testing.foreign import foreign_tar, gzip_layer, member
 from envbuilder.testing.layers import layer_of, push_image
 from envbuilder.testing.nodes import BIG
 from envbuilder.testing.sources import SwitchedSource
+from envbuilder.testing.traces import trace_of_reads
+from envbuilder.testing.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +72,7 @@ OVER = gzip_layer(
 )
 
 
-def built_over(target, image, notes, *, repository=None):
+def built_over(target, image, notes):
     """What a builder makes of ``FROM image``: its layers and one more; manifest and config, pushed to ``target``."""
     plain = parse_document(image.blobs[image.manifest], source="test")
     layers = (*(replace(layer, annotations={}) for layer in plain.layers), OVER.descriptor)
@@ -172,16 +174,7 @@ def test_a_base_in_another_repository_of_the_registry_is_found_and_its_trace_ser
     with open_mount(base, source, settings, record=True) as mounted:
         with (mounted.directory / "data/second").open("rb") as file:
             file.read(2 << 20)
-        reads = list(recorded(mounted.folder.reads))
-    devices = tuple(layer.digest for layer in base.manifest.layers)
-    trace = Trace(
-        image=base.descriptor.digest,
-        devices=devices,
-        commands=(),
-        runs=1,
-        read_ahead=8192,
-        ranges=merge([of_reads(reads)]),
-    )
+        trace = trace_of_reads(base, mounted.folder.reads)
     trace = build_bundle(trace, base.manifest.layers, source, tmp_path / "bundle", jobs=1)
     shutil.rmtree(settings.cache_dir)
     with RegistryClient() as client:
@@ -204,6 +197,49 @@ def test_a_base_in_another_repository_of_the_registry_is_found_and_its_trace_ser
     assert mounted.traced
     assert counted.hot_bytes == (tmp_path / "bundle").stat().st_size
     assert not referrers(mine, root)
+
+
+def test_a_base_that_does_not_answer_is_looked_for_again_by_the_next_start(place, monkeypatch):
+    target, source, settings = place
+    image = push_image(target, OURS)
+    child = open_image(source, built_over(target, image, notes_of(image)["both"]), X86)
+
+    def away(*_):
+        raise UnavailableError("registry: no answer in time")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("envbuilder.mount.foreign.image.read_based", away)
+        with open_mount(child, source, settings) as mounted:
+            assert (mounted.directory / "data/big").read_bytes() == BIG
+        pulled = mounted.how
+    with open_mount(child, source, settings) as mounted:
+        assert (mounted.directory / "data/big").read_bytes() == BIG
+
+    assert (pulled, mounted.how) == ("erofs direct", "erofs lazy")
+
+
+def test_a_record_of_its_own_start_has_a_bundle_of_what_its_base_proves(place, tmp_path):
+    target, source, settings = place
+    image = push_image(target, OURS)
+    child = open_image(source, built_over(target, image, notes_of(image)["both"]), X86)
+    with open_mount(child, source, settings, record=True) as mounted:
+        (mounted.directory / "hi").read_bytes()
+        with (mounted.directory / "data/second").open("rb") as file:
+            file.read(1 << 20)
+        trace = trace_of_reads(child, mounted.folder.reads)
+    layers = proved_layers(child.manifest, source)
+    mine = trace.provable([page_root(layer) for layer in layers])
+    made = build_bundle(mine, layers, source, tmp_path / "bundle", jobs=1)
+    attach_trace(target, child, made, tmp_path / "bundle")
+    shutil.rmtree(settings.cache_dir / "chunks")
+    with open_mount(child, source, settings) as mounted:
+        until(lambda: mounted.counters().pushed_pages == made.pages)
+        assert (mounted.directory / "hi").read_bytes() == b"hi\n"
+        assert (mounted.directory / "data/second").read_bytes() == BIG[::-1]
+
+    assert {pages.device for pages in trace.ranges} >= {1, 2}
+    assert {pages.device for pages in made.ranges} <= {0, 1}
+    assert trace.provable([None] * 3) is trace
 
 
 def test_no_other_registry_than_the_image_s_is_asked_for_a_base():
